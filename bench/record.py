@@ -22,11 +22,7 @@ Stage = Literal["predicted", "start", "inputs", "build", "check", "memory", "tim
 Status = Literal["measured", "unsupported", "out_of_memory", "timeout", "crashed", "failed", "incorrect", "fell_back"]
 
 
-class Struct(msgspec.Struct, frozen=True):
-    """What all parts of a record are: immutable."""
-
-
-class Case(Struct, kw_only=True):
+class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One cell of a sweep. Two records with equal cases may be compared."""
 
     variant: str
@@ -39,7 +35,7 @@ class Case(Struct, kw_only=True):
         return _canonical(_without_absent(self)).decode()
 
 
-class Fidelity(Struct, kw_only=True):
+class Fidelity(msgspec.Struct, frozen=True, kw_only=True):
     """How far an output is from exact attention under the same mask.
 
     ``mass_recall`` is the share of the exact attention mass that lies on pairs with a non-zero weight here.
@@ -50,7 +46,7 @@ class Fidelity(Struct, kw_only=True):
     mass_recall: float | None = None
 
 
-class Measured(Struct, kw_only=True, tag_field="status", tag="measured"):
+class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="measured"):
     """A case that ran, was right by its own formula, and was what it says it is.
 
     ``seconds``: per block, the median time of a call. ``setup_seconds``: building, compiling and the first call,
@@ -87,36 +83,36 @@ class Measured(Struct, kw_only=True, tag_field="status", tag="measured"):
     notes: list[str] = []
 
 
-class Unsupported(Struct, kw_only=True, tag_field="status", tag="unsupported"):
+class Unsupported(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="unsupported"):
     reasons: list[str]
 
 
-class OutOfMemory(Struct, kw_only=True, tag_field="status", tag="out_of_memory"):
+class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="out_of_memory"):
     stage: str
     message: str
     predicted_bytes: int | None = None
 
 
-class Timeout(Struct, kw_only=True, tag_field="status", tag="timeout"):
+class Timeout(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="timeout"):
     stage: str
     message: str
 
 
-class Crashed(Struct, kw_only=True, tag_field="status", tag="crashed"):
+class Crashed(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="crashed"):
     """The worker process died."""
 
     stage: str
     message: str
 
 
-class Failed(Struct, kw_only=True, tag_field="status", tag="failed"):
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="failed"):
     """The variant raised, or returned something that is no attention output."""
 
     stage: str
     message: str
 
 
-class Incorrect(Struct, kw_only=True, tag_field="status", tag="incorrect"):
+class Incorrect(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="incorrect"):
     """The output or a gradient is further from the variant's own formula than rounding explains."""
 
     stage: str
@@ -127,7 +123,7 @@ class Incorrect(Struct, kw_only=True, tag_field="status", tag="incorrect"):
     gradient_tolerance: float | None = None
 
 
-class FellBack(Struct, kw_only=True, tag_field="status", tag="fell_back"):
+class FellBack(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="fell_back"):
     """Something else ran than the variant's name says."""
 
     stage: str
@@ -138,7 +134,7 @@ class FellBack(Struct, kw_only=True, tag_field="status", tag="fell_back"):
 Outcome = Measured | Unsupported | OutOfMemory | Timeout | Crashed | Failed | Incorrect | FellBack
 
 
-class About(Struct, kw_only=True):
+class About(msgspec.Struct, frozen=True, kw_only=True):
     """What a reader must know of the variant without having it."""
 
     family: str
@@ -150,7 +146,7 @@ class About(Struct, kw_only=True):
     causal_leak: str = "none"
 
 
-class Settings(Struct, kw_only=True):
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What changes a result and is no part of the case. Runs with different settings are not compared."""
 
     threads: int
@@ -160,7 +156,7 @@ class Settings(Struct, kw_only=True):
     timer: str | None = None
 
 
-class Host(Struct, kw_only=True):
+class Host(msgspec.Struct, frozen=True, kw_only=True):
     """The machine. ``fingerprint`` is of hardware alone; no user, host name or path is ever stored."""
 
     fingerprint: str
@@ -174,7 +170,7 @@ class Host(Struct, kw_only=True):
     ceilings: dict[str, float] = {}
 
 
-class Source(Struct, kw_only=True):
+class Source(msgspec.Struct, frozen=True, kw_only=True):
     """The code: revision, whether it had uncommitted changes, versions of the libraries."""
 
     git: str | None
@@ -182,7 +178,9 @@ class Source(Struct, kw_only=True):
     versions: dict[str, str] = {}
 
 
-class Record(Struct, kw_only=True):
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One case measured in one process; replicates are further records with another ``process``."""
+
     schema: int = SCHEMA
     run_id: str
     case: Case
@@ -197,6 +195,7 @@ class Record(Struct, kw_only=True):
 
     @property
     def status(self) -> Status:
+        """What became of the case, in one word."""
         return msgspec.to_builtins(self.outcome)["status"]  # type: ignore[no-any-return]  # the tag
 
     def identity(self) -> tuple[str, int]:
@@ -247,8 +246,7 @@ def _without_absent(value: Record | Case) -> dict[str, Any]:
 def _refuse_non_finite(value: Any, path: str = "record") -> None:
     match value:
         case float() if not math.isfinite(value):
-            msg = f"{path} is {value}: store None and a note instead"
-            raise ValueError(msg)
+            raise ValueError(f"{path} is {value}: store None and a note instead")
         case dict():
             for name, item in value.items():
                 _refuse_non_finite(item, f"{path}.{name}")
@@ -263,5 +261,5 @@ def finite(value: float | None) -> float | None:
 
 
 def upgrade(built: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A line of an older schema as this one. (There is none older than 1 yet.)"""
+    """A line of an older schema as one of this schema; there is none older than 1 yet."""
     return built

@@ -32,8 +32,7 @@ def find(files: Iterable[Path] = ()) -> dict[str, Variant]:
     found: dict[str, Variant] = {}
     for source, variant in (*_built_in(), *_from_entry_points(), *((str(file), load(file)) for file in files)):
         if variant.name in found:
-            msg = f"variant {variant.name!r} of {source} has the name of another one; rename it"
-            raise VariantError(msg)
+            raise VariantError(f"variant {variant.name!r} of {source} has the name of another one; rename it")
         found[variant.name] = variant
     return found
 
@@ -47,14 +46,12 @@ def load(file: Path) -> Variant:
     """
     spec = importlib.util.spec_from_file_location(f"variant_file_{file.stem}", file)
     if spec is None or spec.loader is None or not file.is_file():
-        msg = f"expected a Python file with a VARIANT, got {str(file)!r}"
-        raise VariantError(msg)
+        raise VariantError(f"expected a Python file with a VARIANT, got {str(file)!r}")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        msg = f"variant file {str(file)!r} cannot be imported: {type(error).__name__}: {error}"
-        raise VariantError(msg) from error
+        raise VariantError(f"variant file {str(file)!r} cannot be imported: {type(error).__name__}: {error}") from error
     return _variant_of(module, str(file))
 
 
@@ -75,6 +72,5 @@ def _from_entry_points() -> Iterable[tuple[str, Variant]]:
 def _variant_of(module: ModuleType, source: str) -> Variant:
     variant = getattr(module, "VARIANT", None)
     if not isinstance(variant, Variant):
-        msg = f"{source} has no VARIANT of type variants._contract.Variant; see docs/add-a-variant.md"
-        raise VariantError(msg)
+        raise VariantError(f"{source} has no VARIANT of type variants._contract.Variant; see docs/add-a-variant.md")
     return variant

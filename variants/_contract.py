@@ -50,14 +50,11 @@ class Workload:
     def __post_init__(self) -> None:
         for name in ("batch", "heads", "kv_heads", "query_length", "key_length", "head_dim"):
             if getattr(self, name) < 1:
-                msg = f"{name} must be at least 1, got {getattr(self, name)}"
-                raise ValueError(msg)
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.value_head_dim is not None and self.value_head_dim < 1:
-            msg = f"value_head_dim must be at least 1, got {self.value_head_dim}"
-            raise ValueError(msg)
+            raise ValueError(f"value_head_dim must be at least 1, got {self.value_head_dim}")
         if self.heads % self.kv_heads:
-            msg = f"heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}"
-            raise ValueError(msg)
+            raise ValueError(f"heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}")
 
     @property
     def group(self) -> int:

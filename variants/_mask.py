@@ -113,8 +113,7 @@ def parse_length(text: str) -> int:
     """``8k`` is 8192. Raises ValueError on anything but a whole number with an optional ``k``."""
     match = _LENGTH.fullmatch(text.strip().lower())
     if match is None:
-        msg = f"expected a length such as 512 or 8k, got {text!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a length such as 512 or 8k, got {text!r}")
     return int(match[1]) * (1024 if match[2] else 1)
 
 
@@ -125,8 +124,7 @@ def _parse(text: str) -> Mask:
         name, _, argument = term.strip().partition(":")
         value = _parse_term(name, argument, term, text)
         if values.setdefault(name, value) != value:
-            msg = f"mask {text!r} has {name!r} twice with different arguments; give it once"
-            raise MaskError(msg)
+            raise MaskError(f"mask {text!r} has {name!r} twice with different arguments; give it once")
     values.pop("full", None)
     if "window" in values:  # a window is causal
         values.pop("causal", None)
@@ -150,12 +148,10 @@ def _parse_term(name: str, argument: str, term: str, text: str) -> object:
         case "bigbird":
             return _bigbird(argument)
     if name in _EXAMPLES:
-        msg = f"mask term {name!r} takes no argument, got {term!r}"
-        raise MaskError(msg)
+        raise MaskError(f"mask term {name!r} takes no argument, got {term!r}")
     near = difflib.get_close_matches(name, _EXAMPLES, n=1)
     hint = f"; did you mean {_EXAMPLES[near[0]]!r}?" if near else ""
-    msg = f"expected a mask of {', '.join(_EXAMPLES.values())}, joined by '+', got {text!r}{hint}"
-    raise MaskError(msg)
+    raise MaskError(f"expected a mask of {', '.join(_EXAMPLES.values())}, joined by '+', got {text!r}{hint}")
 
 
 def _bad(name: str, argument: str, expected: str) -> MaskError:

@@ -1,0 +1,79 @@
+"""The command line: one module a command, imported only when it is the one that runs.
+
+Results go to stdout, talk to stderr. A mistake of the user's is one line and exit code 2.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from bench import __version__
+from bench.errors import BenchError
+
+INTERRUPTED = 130
+
+# command -> its module, which holds a click command named `command`, and its one-line help
+COMMANDS = {
+    "list": "variants, what they are, and whether they can run here",
+    "run": "measure a sweep",
+    "verify": "check every variant against its own formula, without timing",
+    "report": "markdown and plots of runs",
+    "merge": "join shards and hosts into one file",
+    "doctor": "say whether this machine is fit to measure",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"bench.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)  # noqa: S101  # a mistake of ours, not the user's
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Help without importing any command."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="attention-bench")
+def cli() -> None:
+    """Measure time, memory, correctness and fidelity of attention, and prove what ran."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    try:
+        code = cli.main(arguments, prog_name="attnbench", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as help_wanted:
+        click.echo(help_wanted.format_message())
+        code = 2
+    except click.ClickException as error:
+        code = _complain(error.format_message(), error.exit_code)
+    except BenchError as error:
+        code = _complain(str(error), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        code = _complain("interrupted; everything measured so far is on disk", INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str, code: int) -> int:
+    click.echo(f"error: {' '.join(message.split())}", err=True)
+    return code
