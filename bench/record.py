@@ -52,7 +52,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", ta
     ``seconds``: per block, the median time of a call. ``setup_seconds``: building, compiling and the first call,
     of which ``compile_seconds`` (None where nothing compiles) and ``first_call_seconds``. ``peak_bytes``: what a call
     adds to the memory allocated before it; ``output_bytes``, ``saved_bytes`` (kept for the backward) and
-    ``workspace_bytes`` are its parts where the mode allows. ``dispatched``: operators or kernels, in order of first use.
+    ``workspace_bytes`` are its parts where the mode allows. ``dispatched``: operators or kernels, by first use.
     ``conditions``: load, steal, clocks and the like during the case.
     """
 
@@ -84,16 +84,22 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", ta
 
 
 class Unsupported(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="unsupported"):
+    """The variant says that it cannot honour the workload, and why."""
+
     reasons: list[str]
 
 
 class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="out_of_memory"):
+    """Memory ran out, or (stage ``predicted``) could not suffice."""
+
     stage: str
     message: str
     predicted_bytes: int | None = None
 
 
 class Timeout(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="timeout"):
+    """The case took longer than it was given."""
+
     stage: str
     message: str
 
