@@ -1,0 +1,102 @@
+"""Every task of the project. ``python -m nox -s bench`` and ``python -m nox -s tests`` do all the set-up.
+
+Arguments after ``--`` are passed on: ``nox -s bench -- --suite smoke``.
+"""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.4.15"
+nox.options.sessions = ["lint", "typecheck", "imports", "tests"]
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_venv = "yes"
+
+CODE = ("bench", "variants", "tests", "noxfile.py")
+HAS_GPU = "import torch; print(torch.cuda.is_available())"
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure and report: the suite `quick`, or `gpu` where there is one."""
+    session.install("-e", ".[torch,packages]")
+    selection = [*session.posargs]
+    if not _names(selection, "--suite", "--variants"):
+        has_gpu = str(session.run("python", "-c", HAS_GPU, silent=True)).strip() == "True"
+        selection += ["--suite", "gpu" if has_gpu else "quick"]
+    if _names(selection, "--dry-run"):
+        session.run("python", "-m", "bench", "run", *selection)
+        return
+    out = _value(selection, "--out")
+    if out is None:
+        started = datetime.datetime.now(tz=datetime.UTC).strftime("%Y%m%d-%H%M%S")
+        out = f"results/runs/{started}.jsonl"
+        selection += ["--out", out]
+    session.run("python", "-m", "bench", "run", *selection)
+    session.run("python", "-m", "bench", "report", out, "--out", f"reports/{Path(out).stem}")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Everything that needs no GPU, on all cores."""
+    session.install("-e", ".[torch,packages,test]")
+    session.run("pytest", "-n", "logical", *session.posargs)
+
+
+@nox.session
+def tests_gpu(session: nox.Session) -> None:
+    """What needs a CUDA device."""
+    session.install("-e", ".[torch,packages,test]")
+    session.run("pytest", "-m", "gpu", *session.posargs)
+
+
+@nox.session
+def perf(session: nox.Session) -> None:
+    """Compare the variants' speeds with pytest-benchmark."""
+    session.install("-e", ".[torch,packages,test]")
+    session.run("pytest", "-m", "perf", "tests/perf", *session.posargs)
+
+
+@nox.session
+def report(session: nox.Session) -> None:
+    """Write the reports of the committed runs anew."""
+    session.install("-e", ".")
+    for run in sorted(Path("results").glob("*.jsonl")):
+        session.run("python", "-m", "bench", "report", str(run), "--out", f"reports/{run.stem}", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, by ruff."""
+    session.install("ruff")
+    session.run("ruff", "format", "--check", *CODE)
+    session.run("ruff", "check", *CODE)
+
+
+@nox.session
+def typecheck(session: nox.Session) -> None:
+    """Types, by mypy."""
+    session.install("-e", ".[torch]", "mypy")
+    session.run("mypy", *session.posargs)
+
+
+@nox.session
+def imports(session: nox.Session) -> None:
+    """The direction of imports, by import-linter."""
+    session.install("-e", ".[torch]", "import-linter")
+    session.run("lint-imports", *session.posargs)
+
+
+def _names(arguments: list[str], *options: str) -> bool:
+    return any(argument.split("=", 1)[0] in options for argument in arguments)
+
+
+def _value(arguments: list[str], option: str) -> str | None:
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = argument.partition("=")
+        if name == option:
+            return value if equals else following
+    return None
