@@ -5,7 +5,7 @@ Arguments after ``--`` are passed on: ``nox -s bench -- --suite smoke``.
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from pathlib import Path
 
 import nox
@@ -15,6 +15,7 @@ nox.options.sessions = ["lint", "typecheck", "imports", "tests"]
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
 
+RUFF = "ruff==0.17.6"  # all rules are on: a new release may bring new ones
 CODE = ("bench", "variants", "tests", "noxfile.py")
 HAS_GPU = "import torch; print(torch.cuda.is_available())"
 
@@ -32,7 +33,7 @@ def bench(session: nox.Session) -> None:
         return
     out = _value(selection, "--out")
     if out is None:
-        started = datetime.datetime.now(tz=datetime.UTC).strftime("%Y%m%d-%H%M%S")
+        started = dt.datetime.now(tz=dt.UTC).strftime("%Y%m%d-%H%M%S")
         out = f"results/runs/{started}.jsonl"
         selection += ["--out", out]
     session.run("python", "-m", "bench", "run", *selection)
@@ -71,7 +72,7 @@ def report(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Style, by ruff."""
-    session.install("ruff")
+    session.install(RUFF)
     session.run("ruff", "format", "--check", *CODE)
     session.run("ruff", "check", *CODE)
 
