@@ -1,0 +1,128 @@
+"""What one call is in each mode, and which tensors it works on.
+
+| mode      | before the clock starts | under the clock          |
+|-----------|-------------------------|--------------------------|
+| `fwd`     |                         | forward, without autograd |
+| `bwd`     | a fresh forward         | backward                 |
+| `fwd_bwd` |                         | forward and backward     |
+
+Gradients are returned, never accumulated, so there are none to clear between calls.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+    from variants._contract import Attend, Mode
+
+_PADDING_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """Query ``(B, H, Nq, D)``, key ``(B, Hkv, Nk, D)``, value ``(B, Hkv, Nk, Dv)`` and the gradient of the output."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    upstream: Tensor
+    padding: Tensor | None = field(default=None, repr=False)
+
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.query, self.key, self.value
+
+    def fresh(self, *, differentiable: bool, padding_bytes: int = 0) -> Operands:
+        """The same values at new addresses, behind ``padding_bytes`` that stay allocated."""
+        padding = torch.empty(padding_bytes, dtype=torch.uint8, device=self.query.device) if padding_bytes else None
+        query, key, value = (tensor.detach().clone().requires_grad_(differentiable) for tensor in self.inputs)
+        return Operands(query, key, value, self.upstream.detach().clone(), padding)
+
+    def reversed_in_place(self) -> None:
+        """Overwrite the inputs, at their addresses, with their own values in reverse order of positions."""
+        with torch.no_grad():
+            for tensor in self.inputs:
+                tensor.copy_(tensor.flip(2))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a call gave: the whole output, and the gradients of query, key and value where the mode has them."""
+
+    output: Tensor
+    gradients: tuple[Tensor | None, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One attention bound to its operands in one mode."""
+
+    attend: Attend
+    operands: Operands
+    mode: Mode
+
+    @property
+    def differentiates(self) -> bool:
+        return self.mode != "fwd"
+
+    def forward(self) -> Tensor:
+        """The output, ``(B, H, Nq, Dv)``; with a graph where the mode has a backward."""
+        return self.attend(*self.operands.inputs)
+
+    def backward(self, output: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of query, key and value; None for an input that the output does not depend on."""
+        return torch.autograd.grad(output, self.operands.inputs, self.operands.upstream, allow_unused=True)
+
+    def whole(self) -> Result:
+        """Forward, and backward where the mode has one."""
+        with torch.set_grad_enabled(self.differentiates):
+            output = self.forward()
+            return Result(output, self.backward(output) if self.differentiates else None)
+
+    def prepare(self) -> Tensor | None:
+        """What the timed part needs: in ``bwd`` the output of a fresh forward."""
+        return self.forward() if self.mode == "bwd" else None
+
+    def timed(self) -> Callable[[Tensor | None], object]:
+        """What is under the clock, with nothing of ours around it."""
+        attend, backward = self.attend, self.backward
+        query, key, value = self.operands.inputs
+        match self.mode:
+            case "fwd":
+                return lambda _: attend(query, key, value)
+            case "bwd":
+                return backward  # type: ignore[return-value]  # `prepare` has given it the output
+            case "fwd_bwd":
+                return lambda _: backward(attend(query, key, value))
+
+    def touch(self) -> Iterator[None]:
+        """At every step, another number in one place of each input.
+
+        A variant that keeps results by address and version, or by content, then works anew in every call;
+        one that keeps them by address alone gives stale outputs, which the check after timing finds.
+        """
+        draw = random.Random(0)  # noqa: S311  # no secret
+        spots = [tensor.detach()[:1, :1, :1, :1] for tensor in self.operands.inputs]
+        while True:
+            with torch.no_grad():
+                for spot in spots:
+                    spot.fill_(draw.gauss(0, 1))
+            yield
+
+
+def scattered(attend: Attend, operands: Operands, mode: Mode, draw: random.Random) -> Call:
+    """A call on operands at new addresses, behind a random padding.
+
+    Where tensors lie moves the time of identical code by several percent: it must be averaged, not measured.
+    """
+    padding_bytes = 64 * draw.randrange(1, _PADDING_BYTES // 64)
+    return Call(attend, operands.fresh(differentiable=mode != "fwd", padding_bytes=padding_bytes), mode)

@@ -1,0 +1,85 @@
+"""What one call adds to the memory that was allocated before it, at its peak, and what that is made of."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.profiler import profile, record_function
+
+from bench import dispatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor
+
+    from bench.call import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """Bytes at the peak of a call, and their parts.
+
+    ``output_bytes``: the attention output. ``saved_bytes``: what else is held after the forward, for the backward
+    (None in ``fwd``). ``workspace_bytes``: the rest of the peak; gradients are in it. ``reserved_bytes``: what a
+    caching allocator took from the device (None on a CPU).
+    """
+
+    peak_bytes: int
+    output_bytes: int
+    saved_bytes: int | None
+    workspace_bytes: int
+    reserved_bytes: int | None = None
+
+    @staticmethod
+    def of(peak: int, *, output: int, held: int | None, reserved: int | None = None) -> Weight:
+        """From the peak, the output's size and what was held between forward and backward."""
+        saved = None if held is None else max(0, held - output)
+        return Weight(peak, output, saved, max(0, peak - output - (saved or 0)), reserved)
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """One call under the profiler: what it gave, weighed, ran and took."""
+
+    output: Tensor
+    weight: Weight
+    dispatched: list[str]
+    seconds: float
+
+
+def weigh_cpu(call: Call) -> Profiled:
+    """Run ``call`` once, forward included, and read the allocator's own events.
+
+    They see the scratch of kernels, which tracking at the dispatcher misses, and what is freed at once. They do not
+    see what a library takes from the system behind torch's back, nor allocations of threads that the variant starts.
+    """
+    start = time.perf_counter()
+    with torch.set_grad_enabled(call.differentiates), profile(profile_memory=True, acc_events=False) as profiled:
+        output = call.forward()
+        with record_function(dispatch.MARK):
+            pass
+        if call.differentiates:
+            call.backward(output)
+        seconds = time.perf_counter() - start
+    output_bytes = output.untyped_storage().nbytes()
+    events = profiled.kineto_results.events()
+    peak, held = _course(events)
+    weight = Weight.of(peak, output=output_bytes, held=held if call.differentiates else None)
+    return Profiled(output, weight, dispatch.names(events), seconds)
+
+
+def _course(events: Iterable[Any]) -> tuple[int, int]:
+    """Highest running sum of the allocation events, and the sum at the mark."""
+    allocated = peak = held = 0
+    for event in events:
+        match event.name():
+            case dispatch.MEMORY_EVENT:
+                allocated += event.nbytes()
+                peak = max(peak, allocated)
+            case dispatch.MARK:
+                held = allocated
+    return peak, held

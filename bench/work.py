@@ -1,0 +1,72 @@
+"""How much work a case is, and how much of the machine's ceiling it reaches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from variants._pattern import Pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from variants._contract import Workload
+
+# By convention the backward counts 2.5 forwards: five matrix products against two.
+_HALVES = {"fwd": 2, "bwd": 5, "fwd_bwd": 7}
+_ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class Roofline(NamedTuple):
+    """Share of the attainable rate, and what limits that rate."""
+
+    fraction: float
+    bound: Literal["compute", "memory"]
+
+
+def useful_flops(workload: Workload) -> int:
+    """Operations of the products QKᵀ and PV over the pairs that attend: the same for every variant.
+
+    (2·D + 2·Dv) · H · pairs for the forward, pairs summed over the batch; 2.5 times that for the
+    backward and 3.5 times for both, by convention.
+    """
+    pairs = Pattern.of(workload, "cpu").pairs
+    return (workload.head_dim + workload.value_dim) * workload.heads * pairs * _HALVES[workload.mode]
+
+
+def least_traffic_bytes(workload: Workload) -> int:
+    """Bytes that any implementation must move: inputs read once, results written once."""
+    query = workload.heads * workload.query_length * workload.head_dim
+    output = workload.heads * workload.query_length * workload.value_dim
+    key_value = workload.kv_heads * workload.key_length * (workload.head_dim + workload.value_dim)
+    forward = query + key_value + output
+    backward = forward + output + query + key_value  # reads inputs, output and its gradient; writes three gradients
+    elements = {"fwd": forward, "bwd": backward, "fwd_bwd": forward + backward}[workload.mode]
+    return workload.batch * elements * _ITEM_BYTES[workload.dtype]
+
+
+def roofline(
+    workload: Workload, *, issued_flops: int, seconds: float, ceilings: Mapping[str, float]
+) -> Roofline | None:
+    """``issued_flops`` per second against the ceiling at this arithmetic intensity; None without ceilings.
+
+    The memory ceiling is the copy bandwidth measured on a buffer no smaller than the case's traffic, so that a
+    problem that stays in the cache is held against the cache.
+    """
+    compute = ceilings.get(f"matmul_flops_per_second:{workload.dtype}")
+    bandwidth = _bandwidth(ceilings, least_traffic_bytes(workload))
+    if not compute or not bandwidth or seconds <= 0:
+        return None
+    memory = bandwidth * issued_flops / least_traffic_bytes(workload)
+    return Roofline(issued_flops / seconds / min(compute, memory), "compute" if compute <= memory else "memory")
+
+
+def _bandwidth(ceilings: Mapping[str, float], traffic_bytes: int) -> float | None:
+    """The rate of ``copy_bytes_per_second:SIZE`` for the smallest size that holds the traffic, or of main memory."""
+    sized = {
+        int(size): rate
+        for name, rate in ceilings.items()
+        for key, _, size in [name.partition(":")]
+        if key == "copy_bytes_per_second" and size
+    }
+    fitting = [size for size in sized if size >= traffic_bytes]
+    return sized[min(fitting)] if fitting else ceilings.get("copy_bytes_per_second")
