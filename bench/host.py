@@ -1,4 +1,7 @@
-"""The machine and the code that a record comes from. No user, host or path name, no kernel, clock or version in the host."""
+"""The machine and the code that a record comes from.
+
+The machine is its hardware: no user, host or path name, no kernel, clock or version.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ import torch
 from bench.record import Host, Source
 
 _CPUINFO = Path("/proc/cpuinfo")
+_X86 = ("vendor_id", "cpu family", "model", "stepping")
+_ARM = ("CPU implementer", "CPU part", "CPU variant", "CPU revision")
 _GIB = 1024**3
 _LIBRARIES = (
     "attention-bench",
@@ -71,7 +76,7 @@ def library_versions() -> dict[str, str]:
             continue
     if torch.version.cuda is not None:
         versions["cuda"] = torch.version.cuda
-        versions["cudnn"] = str(torch.backends.cudnn.version())
+        versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]  # torch has no annotation here
     return versions
 
 
@@ -89,17 +94,7 @@ def parse_cpuinfo(text: str) -> dict[str, str]:
     for line in text.split("\n\n", maxsplit=1)[0].splitlines():
         key, _, value = line.partition(":")
         fields[key.strip()] = value.strip()
-    parts = (
-        "vendor_id",
-        "cpu family",
-        "model",
-        "stepping",
-        "CPU implementer",
-        "CPU part",
-        "CPU variant",
-        "CPU revision",
-    )
-    identity = " ".join(fields[part] for part in parts if part in fields)
+    identity = " ".join(fields[part] for part in _X86 + _ARM if part in fields)
     flags = " ".join(sorted((fields.get("flags") or fields.get("Features", "")).split()))
     return {"name": fields.get("model name") or platform.machine(), "identity": identity, "flags": flags}
 

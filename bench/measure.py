@@ -1,6 +1,7 @@
 """One case: check it, prove what ran, weigh it, time it, check it again → its outcome.
 
-The stages, as they are told to ``on_stage``: ``start``, ``inputs``, ``build``, ``check``, ``memory``, ``time``. Whatever a variant raises, returns or leaves changed ends as the outcome of its case.
+The stages, as they are told to ``on_stage``: ``start``, ``inputs``, ``build``, ``check``, ``memory``, ``time``.
+Whatever a variant raises, returns or leaves changed ends as the outcome of its case.
 """
 
 from __future__ import annotations

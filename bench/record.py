@@ -49,11 +49,12 @@ class Fidelity(msgspec.Struct, frozen=True, kw_only=True):
 class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="measured"):
     """A case that ran, was right by its own formula, and was what it says it is.
 
-    ``seconds``: per block, the median time of a call. ``setup_seconds``: building, compiling and the first call,
-    of which ``compile_seconds`` (None where nothing compiles) and ``first_call_seconds``. ``peak_bytes``: what a call
-    adds to the memory allocated before it; ``output_bytes``, ``saved_bytes`` (kept for the backward) and
-    ``workspace_bytes`` are its parts where the mode allows. ``dispatched``: operators or kernels, by first use.
-    ``conditions``: load, steal, clocks and the like during the case.
+    ``seconds``: per block, the median time of a call; on CUDA with a cleared L2 cache, beside it ``seconds_warm`` with
+    the cache as the call before left it and, for short calls, ``seconds_graph``, replayed from a CUDA graph.
+    ``setup_seconds``: building, compiling and the first call, of which ``compile_seconds`` (None where nothing compiles)
+    and ``first_call_seconds``. ``peak_bytes``: what a call adds to the memory allocated before it; ``output_bytes``,
+    ``saved_bytes`` (kept for the backward) and ``workspace_bytes`` are its parts where the mode allows.
+    ``dispatched``: operators or kernels, by first use. ``conditions``: load, steal, clocks and the like during the case.
     """
 
     seconds: list[float]
@@ -76,7 +77,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", ta
     saved_bytes: int | None = None
     workspace_bytes: int | None = None
     reserved_bytes: int | None = None
-    seconds_cold: list[float] | None = None
+    seconds_warm: list[float] | None = None
+    seconds_graph: list[float] | None = None
     settled: bool = True
     dropped_share: float = 0.0
     conditions: dict[str, float | int | str | None] = {}
