@@ -51,10 +51,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", ta
 
     ``seconds``: per block, the median time of a call; on CUDA with a cleared L2 cache, beside it ``seconds_warm`` with
     the cache as the call before left it and, for short calls, ``seconds_graph``, replayed from a CUDA graph.
-    ``setup_seconds``: building, compiling and the first call, of which ``compile_seconds`` (None where nothing compiles)
-    and ``first_call_seconds``. ``peak_bytes``: what a call adds to the memory allocated before it; ``output_bytes``,
-    ``saved_bytes`` (kept for the backward) and ``workspace_bytes`` are its parts where the mode allows.
-    ``dispatched``: operators or kernels, by first use. ``conditions``: load, steal, clocks and the like during the case.
+    ``setup_seconds``: building, compiling and the first call, of which ``compile_seconds`` (None where nothing
+    compiles) and ``first_call_seconds``. ``peak_bytes``: what a call adds to the memory allocated before it;
+    ``output_bytes``, ``saved_bytes`` (kept for the backward) and ``workspace_bytes`` are its parts where the mode
+    allows. ``dispatched``: operators or kernels, by first use. ``conditions``: load, steal, clocks and the like.
     """
 
     seconds: list[float]
