@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from variants._contract import Attend, Mode
+    from variants._contract import Attend, Mode, Workload
 
 _PADDING_BYTES = 256 * 1024
 
@@ -37,6 +37,14 @@ class Operands:
     upstream: Tensor
     padding: Tensor | None = field(default=None, repr=False)
 
+    @staticmethod
+    def of(workload: Workload) -> Operands:
+        """The inputs that the workload asks for."""
+        from bench import inputs
+
+        made = inputs.make(workload)
+        return Operands(made.query, made.key, made.value, made.upstream)
+
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.query, self.key, self.value
@@ -47,7 +55,7 @@ class Operands:
         query, key, value = (tensor.detach().clone().requires_grad_(differentiable) for tensor in self.inputs)
         return Operands(query, key, value, self.upstream.detach().clone(), padding)
 
-    def reversed_in_place(self) -> None:
+    def reverse_in_place(self) -> None:
         """Overwrite the inputs, at their addresses, with their own values in reverse order of positions."""
         with torch.no_grad():
             for tensor in self.inputs:
@@ -119,10 +127,15 @@ class Call:
             yield
 
 
-def scattered(attend: Attend, operands: Operands, mode: Mode, draw: random.Random) -> Call:
-    """A call on operands at new addresses, behind a random padding.
+def scatterer(attend: Attend, base: Operands, mode: Mode) -> Callable[[], Call]:
+    """Calls on the values of ``base`` at ever new addresses, behind a random padding.
 
     Where tensors lie moves the time of identical code by several percent: it must be averaged, not measured.
     """
-    padding_bytes = 64 * draw.randrange(1, _PADDING_BYTES // 64)
-    return Call(attend, operands.fresh(differentiable=mode != "fwd", padding_bytes=padding_bytes), mode)
+    draw = random.Random(0)  # noqa: S311  # no secret
+
+    def scattered() -> Call:
+        padding_bytes = 64 * draw.randrange(1, _PADDING_BYTES // 64)
+        return Call(attend, base.fresh(differentiable=mode != "fwd", padding_bytes=padding_bytes), mode)
+
+    return scattered

@@ -33,9 +33,8 @@ class Sample:
 
 
 class Clock(Protocol):
-    """Times blocks of calls of one attention."""
+    """Times blocks of calls of one attention; warms up for ``warm_up_seconds`` at least."""
 
-    timer: str
     warm_up_seconds: float
 
     def sample(self) -> Sample:

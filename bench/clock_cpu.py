@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import math
-import random
 import statistics
 import time
 from collections.abc import Callable
@@ -95,9 +94,3 @@ class CpuClock:
             if enabled:
                 gc.enable()
         return durations, on_core
-
-
-def scatterer(make: Callable[[random.Random], Call]) -> Callable[[], Call]:
-    """``make`` with a random generator that goes on from layout to layout."""
-    draw = random.Random(0)  # noqa: S311  # no secret
-    return lambda: make(draw)

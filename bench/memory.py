@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,10 @@ from torch.autograd.profiler import profile, record_function
 from bench import dispatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from torch import Tensor
 
     from bench.call import Call
+    from bench.cuda import Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,9 @@ class Profiled:
     seconds: float
 
 
+Weigh = Callable[["Call"], Profiled]
+
+
 def weigh_cpu(call: Call) -> Profiled:
     """Run ``call`` once, forward included, and read the allocator's own events.
 
@@ -83,3 +86,28 @@ def _course(events: Iterable[Any]) -> tuple[int, int]:
             case dispatch.MARK:
                 held = allocated
     return peak, held
+
+
+def weigh_cuda(call: Call, runtime: Runtime) -> Profiled:
+    """Run ``call`` once, forward included, and ask the caching allocator; the profiler tells which kernels ran.
+
+    ``reserved_bytes`` is what the allocator took from the device during the call, from an empty cache.
+    """
+    runtime.reset_peaks()
+    allocated, reserved = runtime.allocated_bytes(), runtime.reserved_bytes()
+    start = time.perf_counter()
+    with torch.set_grad_enabled(call.differentiates), profile(use_device="cuda", acc_events=False) as profiled:
+        output = call.forward()
+        held = runtime.allocated_bytes() - allocated
+        if call.differentiates:
+            call.backward(output)
+        runtime.synchronize()
+        seconds = time.perf_counter() - start
+    weight = Weight.of(
+        runtime.peak_allocated_bytes() - allocated,
+        output=output.untyped_storage().nbytes(),
+        held=held if call.differentiates else None,
+        reserved=runtime.peak_reserved_bytes() - reserved,
+    )
+    events = sorted(profiled.kineto_results.events(), key=lambda event: event.start_ns())
+    return Profiled(output, weight, dispatch.names(events), seconds)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from variants._contract import Workload
 
 
-def malformed(output: object, workload: Workload) -> str | None:
+def malformed(output: object, workload: Workload, device: torch.device) -> str | None:
     """Another type, shape, dtype or device than an attention output has."""
     if not isinstance(output, torch.Tensor):
         return f"expected a tensor, got {type(output).__name__}"
@@ -20,8 +20,8 @@ def malformed(output: object, workload: Workload) -> str | None:
         return f"expected an output of shape {shape}, got {tuple(output.shape)}"
     if output.dtype != getattr(torch, workload.dtype):
         return f"expected an output of dtype {workload.dtype}, got {str(output.dtype).removeprefix('torch.')}"
-    if output.device.type != workload.device.partition(":")[0]:
-        return f"expected an output on {workload.device}, got one on {output.device.type}"
+    if output.device != device:
+        return f"expected an output on {device.type}, got one on {output.device.type}"
     return None
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 import torch
 
 _SEED = 0
+_SDPA_BACKENDS: tuple[tuple[Callable[[], bool], Callable[[bool], None]], ...] = (
+    (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
+    (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
+    (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
+    (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +28,8 @@ class TorchState:
     inference_mode: bool
     float32_precision: str
     cudnn_benchmark: bool
+    sdpa_backends: tuple[bool, ...]
+    default_device: str
     seed: int
 
     @staticmethod
@@ -34,6 +42,8 @@ class TorchState:
             inference_mode=torch.is_inference_mode_enabled(),
             float32_precision=torch.get_float32_matmul_precision(),
             cudnn_benchmark=torch.backends.cudnn.benchmark,
+            sdpa_backends=tuple(enabled() for enabled, _ in _SDPA_BACKENDS),
+            default_device=str(torch.get_default_device()),
             seed=torch.initial_seed(),
         )
 
@@ -54,6 +64,10 @@ class TorchState:
         torch.set_grad_enabled(self.grad_mode)
         torch.set_float32_matmul_precision(self.float32_precision)
         torch.backends.cudnn.benchmark = self.cudnn_benchmark
+        for (_, enable), enabled in zip(_SDPA_BACKENDS, self.sdpa_backends, strict=True):
+            enable(enabled)
+        if str(torch.get_default_device()) != self.default_device:
+            torch.set_default_device(self.default_device)
         torch.manual_seed(self.seed)
 
 

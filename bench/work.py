@@ -41,7 +41,12 @@ def least_traffic_bytes(workload: Workload) -> int:
     forward = query + key_value + output
     backward = forward + output + query + key_value  # reads inputs, output and its gradient; writes three gradients
     elements = {"fwd": forward, "bwd": backward, "fwd_bwd": forward + backward}[workload.mode]
-    return workload.batch * elements * _ITEM_BYTES[workload.dtype]
+    return workload.batch * elements * item_bytes(workload.dtype)
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of one number."""
+    return _ITEM_BYTES[dtype]
 
 
 def roofline(

@@ -1,0 +1,141 @@
+"""The peak memory of a call before it runs, from the same call on small problems.
+
+Memory is affine in the batch and a polynomial of second degree in the length, as long as blocks and chunks are full: so
+three lengths up to a quarter of the real one give the polynomial, and batches of one and two the slope in the batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from bench import work
+from bench.call import Call, Operands
+
+if TYPE_CHECKING:
+    from bench.memory import Profiled
+    from bench.oracle import Problem
+    from variants._contract import Variant, Workload
+
+
+_LENGTH_SHARES = (16, 8, 4)
+_SHORTEST_TO_SHRINK = 2048
+_LENGTH_STEP = 128
+_BATCHES = (1, 2)
+
+_CAUTION = 4
+_SCORES = {"fwd": 4, "bwd": 8, "fwd_bwd": 8}
+_TIMES_TRAFFIC = 64
+
+
+def could_matter(variant: Variant, workload: Workload, available_bytes: int) -> bool:
+    """Whether a generous guess of the peak exceeds a quarter of what is available: only then are probes worth it.
+
+    The guess is 64 times the inputs and outputs, and N×N matrices for a variant that does not claim linear memory.
+    """
+    guess = _TIMES_TRAFFIC * work.least_traffic_bytes(replace(workload, mode="fwd"))
+    if variant.complexity.memory > 1:
+        pairs = workload.batch * workload.heads * workload.query_length * workload.key_length
+        guess += _SCORES[workload.mode] * pairs * max(4, work.item_bytes(workload.dtype))
+    return _CAUTION * guess > available_bytes
+
+
+def predicted_peak_bytes(problem: Problem, weigh: Callable[[Call], Profiled]) -> int | None:
+    """The peak of a call, from calls on smaller problems; None where those are impossible for this variant."""
+
+    def peak(workload: Workload) -> int:
+        operands = Operands.of(workload).fresh(differentiable=workload.mode != "fwd")
+        attend = problem.variant.build(workload, problem.parameters)
+        return weigh(Call(attend, operands, workload.mode)).weight.peak_bytes
+
+    try:
+        return predict(problem.workload, peak)
+    except Exception:  # noqa: BLE001  # then there is no prediction, and the case itself will tell what is wrong
+        return None
+
+
+def predict(workload: Workload, peak: Callable[[Workload], int]) -> int | None:
+    """What ``peak`` would give for ``workload``, from smaller ones; None if there is nothing to make smaller."""
+    batches = _BATCHES if workload.batch > max(_BATCHES) else (workload.batch,)
+    lengths = _lengths(workload)
+    if len(batches) * len(lengths) == 1:
+        return None
+    peaks = [_at_full_length(replace(workload, batch=batch), lengths, peak) for batch in batches]
+    if len(peaks) == 1:
+        return round(peaks[0])
+    one, two = peaks
+    return round(one + (two - one) * (workload.batch - 1))
+
+
+def _lengths(workload: Workload) -> list[tuple[int, int]]:
+    """Query and key lengths of the probes: the real ones alone where they are short."""
+    if max(workload.query_length, workload.key_length) < _SHORTEST_TO_SHRINK:
+        return [(workload.query_length, workload.key_length)]
+    return [(_shrunk(workload.query_length, share), _shrunk(workload.key_length, share)) for share in _LENGTH_SHARES]
+
+
+def _shrunk(length: int, share: int) -> int:
+    return min(
+        length,
+        max(1, length // share)
+        if length < share * _LENGTH_STEP
+        else round(length / share / _LENGTH_STEP) * _LENGTH_STEP,
+    )
+
+
+def _at_full_length(workload: Workload, lengths: Sequence[tuple[int, int]], peak: Callable[[Workload], int]) -> float:
+    """The peak of ``workload`` from those at ``lengths``."""
+    weighed = [peak(replace(workload, query_length=query, key_length=key)) for query, key in lengths]
+    if len(lengths) == 1:
+        return weighed[0]
+    longer = 1 if workload.key_length >= workload.query_length else 0
+    at = (workload.query_length, workload.key_length)[longer]
+    return extrapolated([pair[longer] for pair in lengths], weighed, at)
+
+
+def extrapolated(lengths: Sequence[int], peaks: Sequence[float], at: int) -> float:
+    """The polynomial of second degree through three points, at a further length.
+
+    Where the points bend downwards, which memory does not for long, the line through the last two.
+    """
+    (x0, x1, x2), (y0, y1, y2) = lengths, peaks
+    slope = (y2 - y1) / (x2 - x1)
+    curvature = (slope - (y1 - y0) / (x1 - x0)) / (x2 - x0)
+    return y2 + slope * (at - x2) + max(0.0, curvature) * (at - x2) * (at - x1)
+
+
+def available_bytes() -> int:
+    """Main memory that this process may still take: of the system, its control group and its own limits."""
+    return max(0, min(int(psutil.virtual_memory().available), *_group_rooms(), *_limit_rooms()))
+
+
+def _group_rooms() -> list[int]:
+    """What the control group has left, version 2 or 1; empty outside of one."""
+    rooms = []
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            rooms.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
+        except (OSError, ValueError):  # no such group, or "max"
+            continue
+    return rooms
+
+
+def _limit_rooms() -> list[int]:
+    """What the limits on address space and on data leave."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return []
+    memory = psutil.Process(os.getpid()).memory_info()
+    used = {resource.RLIMIT_AS: memory.vms, resource.RLIMIT_DATA: getattr(memory, "data", 0)}
+    return [
+        soft - taken for kind, taken in used.items() if (soft := resource.getrlimit(kind)[0]) != resource.RLIM_INFINITY
+    ]
