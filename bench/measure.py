@@ -109,7 +109,7 @@ class Verdict:
 
 def _start(subject: Subject) -> None:
     subject.enter("start")
-    threads, wanted = subject.before.threads, subject.settings.threads
+    threads, wanted = subject.before.values["threads"], subject.settings.threads
     if threads != wanted:
         subject.refuse(f"torch runs {threads} threads where the settings say {wanted}; set them before measuring")
     reasons = list(subject.variant.obstacles(subject.workload, subject.parameters))

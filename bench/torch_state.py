@@ -1,74 +1,68 @@
-"""What a variant may not leave changed behind: torch's global state."""
+"""What a variant may not leave changed behind: settings of torch that change what later code computes or costs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 _SEED = 0
-_SDPA_BACKENDS: tuple[tuple[Callable[[], bool], Callable[[bool], None]], ...] = (
-    (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
-    (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
-    (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
-    (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
-)
+
+
+def _set_benchmark(value: bool) -> None:  # noqa: FBT001  # a setter like torch's own
+    torch.backends.cudnn.benchmark = value
+
+
+def _benchmark() -> bool:
+    return bool(torch.backends.cudnn.benchmark)
+
+
+# how to read and how to write each setting
+_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "threads": (torch.get_num_threads, torch.set_num_threads),
+    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "default device": (lambda: str(torch.get_default_device()), torch.set_default_device),
+    "deterministic algorithms": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    "grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "float32 precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "cuDNN benchmark": (_benchmark, _set_benchmark),
+    "flash attention": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
+    "efficient attention": (
+        torch.backends.cuda.mem_efficient_sdp_enabled,
+        torch.backends.cuda.enable_mem_efficient_sdp,
+    ),
+    "math attention": (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
+    "cuDNN attention": (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
+    "seed": (torch.initial_seed, torch.manual_seed),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class TorchState:
-    """Global settings of torch that change what later code computes, or how fast."""
+    """The value of every setting at one time."""
 
-    threads: int
-    default_dtype: torch.dtype
-    deterministic: bool
-    grad_mode: bool
-    inference_mode: bool
-    float32_precision: str
-    cudnn_benchmark: bool
-    sdpa_backends: tuple[bool, ...]
-    default_device: str
-    seed: int
+    values: dict[str, Any]
 
     @staticmethod
     def now() -> TorchState:
-        return TorchState(
-            threads=torch.get_num_threads(),
-            default_dtype=torch.get_default_dtype(),
-            deterministic=torch.are_deterministic_algorithms_enabled(),
-            grad_mode=torch.is_grad_enabled(),
-            inference_mode=torch.is_inference_mode_enabled(),
-            float32_precision=torch.get_float32_matmul_precision(),
-            cudnn_benchmark=torch.backends.cudnn.benchmark,
-            sdpa_backends=tuple(enabled() for enabled, _ in _SDPA_BACKENDS),
-            default_device=str(torch.get_default_device()),
-            seed=torch.initial_seed(),
-        )
+        return TorchState({name: read() for name, (read, _) in _SETTINGS.items()})
 
     def changes(self, later: TorchState) -> list[str]:
         """Each setting that differs, spelled ``threads from 1 to 2``."""
-        after = asdict(later)
         return [
-            f"{name.replace('_', ' ')} from {value} to {after[name]}"
-            for name, value in asdict(self).items()
-            if value != after[name]
+            f"{name} from {value} to {later.values[name]}"
+            for name, value in self.values.items()
+            if value != later.values[name]
         ]
 
     def restore(self) -> None:
-        """Set all of it again."""
-        torch.set_num_threads(self.threads)
-        torch.set_default_dtype(self.default_dtype)
-        torch.use_deterministic_algorithms(self.deterministic)
-        torch.set_grad_enabled(self.grad_mode)
-        torch.set_float32_matmul_precision(self.float32_precision)
-        torch.backends.cudnn.benchmark = self.cudnn_benchmark
-        for (_, enable), enabled in zip(_SDPA_BACKENDS, self.sdpa_backends, strict=True):
-            enable(enabled)
-        if str(torch.get_default_device()) != self.default_device:
-            torch.set_default_device(self.default_device)
-        torch.manual_seed(self.seed)
+        """Set again what differs now. The rest is left alone: some setters import half of torch."""
+        for name, (read, write) in _SETTINGS.items():
+            if read() != self.values[name]:
+                write(self.values[name])
 
 
 @contextmanager
