@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from bench import inputs
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -40,10 +42,7 @@ class Operands:
     @staticmethod
     def of(workload: Workload) -> Operands:
         """The inputs that the workload asks for."""
-        from bench import inputs
-
-        made = inputs.make(workload)
-        return Operands(made.query, made.key, made.value, made.upstream)
+        return Operands(*inputs.make(workload))
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:

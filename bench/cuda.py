@@ -160,10 +160,15 @@ class TorchRuntime:
                 sm_mhz=nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
                 memory_mhz=nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
                 celsius=nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-                throttling=tuple(name for bit, name in _REASONS.items() if reasons & bit),
+                throttling=throttle_reasons(reasons),
             )
         except nvml.NVMLError:  # a virtual GPU, say, that keeps its clocks to itself
             return None
+
+
+def throttle_reasons(bits: int) -> tuple[str, ...]:
+    """Names of the reasons in NVML's bit mask."""
+    return tuple(name for bit, name in _REASONS.items() if bits & bit)
 
 
 @cache
