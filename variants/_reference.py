@@ -54,7 +54,6 @@ def exact(
     routing: Any = None,
 ) -> Tensor:
     """softmax(mask(scale · QKᵀ)) V for the given query rows, as :class:`variants._contract.Reference` says."""
-    del parameters, routing
     pattern = Pattern.of(workload, query.device)
     weights = pattern_weights(query, expand_heads(key, workload), pattern=pattern, rows=rows)
     return weights @ expand_heads(value, workload)

@@ -1,0 +1,15 @@
+"""PyTorch's SDPA held to cuDNN's fused kernel (CUDA only)."""
+
+from __future__ import annotations
+
+from torch.nn.attention import SDPBackend
+
+from variants._sdpa import FLASH, sdpa_variant
+
+VARIANT = sdpa_variant(
+    name="sdpa_cudnn",
+    backend=SDPBackend.CUDNN_ATTENTION,
+    summary="cuDNN's fused attention.",
+    paper=FLASH,
+    memory=1,
+)
