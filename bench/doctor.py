@@ -209,7 +209,8 @@ def noisy(floor: NoiseFloor | None) -> Finding:
     """Identical code in several processes."""
     if floor is None:
         return Finding("noise floor", "not measured", "unknown")
-    value = f"{floor.deviation:.1%} between processes, {floor.largest_difference:.1%} at most, of {len(floor.medians)} processes"
+    between, most = f"{floor.deviation:.1%} between processes", f"{floor.largest_difference:.1%}"
+    value = f"{between}, at most {most}, of {len(floor.medians)}"
     state = _graded(floor.deviation, _DEVIATION)
     return Finding("noise floor", value, state, _unless_ok(state, "measure more processes, or on a quieter machine"))
 

@@ -6,7 +6,6 @@ three lengths up to a quarter of the real one give the polynomial, and batches o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -111,31 +110,30 @@ def extrapolated(lengths: Sequence[int], peaks: Sequence[float], at: int) -> flo
 
 def available_bytes() -> int:
     """Main memory that this process may still take: of the system, its control group and its own limits."""
-    return max(0, min(int(psutil.virtual_memory().available), *_group_rooms(), *_limit_rooms()))
+    return max(0, min(int(psutil.virtual_memory().available), *group_rooms(), *limit_rooms()))
 
 
-def _group_rooms() -> list[int]:
-    """What the control group has left, version 2 or 1; empty outside of one."""
+def group_rooms(group: Path = Path("/sys/fs/cgroup")) -> list[int]:
+    """What the control group has left, version 2 or 1; empty outside of one, or without a limit."""
     rooms = []
     for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
         try:
-            rooms.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
-        except (OSError, ValueError):  # no such group, or "max"
+            rooms.append(int((group / limit).read_text()) - int((group / used).read_text()))
+        except (OSError, ValueError):  # no such file, or "max"
             continue
     return rooms
 
 
-def _limit_rooms() -> list[int]:
-    """What the limits on address space and on data leave."""
+def limit_rooms() -> list[int]:
+    """What the limits on address space and on data leave; empty where there are none."""
     try:
         import resource
     except ImportError:  # Windows
         return []
-    memory = psutil.Process(os.getpid()).memory_info()
+    memory = psutil.Process().memory_info()
     used = {resource.RLIMIT_AS: memory.vms, resource.RLIMIT_DATA: getattr(memory, "data", 0)}
-    return [
-        soft - taken for kind, taken in used.items() if (soft := resource.getrlimit(kind)[0]) != resource.RLIM_INFINITY
-    ]
+    limits = {kind: resource.getrlimit(kind)[0] for kind in used}
+    return [soft - used[kind] for kind, soft in limits.items() if soft != resource.RLIM_INFINITY]
