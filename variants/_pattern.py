@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 _FLEX_BLOCK = 128
 
 
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A chunk of queries and one of keys; ``whole`` where every query of it sees every key of it."""
+
+    queries: slice
+    keys: slice
+    whole: bool
+
+
 @dataclass(frozen=True)
 class Pattern:
     """``mask`` on ``workload``; tensors are made on ``device`` (the workload's, unless told)."""
@@ -114,28 +123,57 @@ class Pattern:
             counted = _pairs_in_blocks(first, last, (rows + self.offset).clamp(min=0), self.table, self.mask.bigbird)
         return counted if len(first) == self.workload.batch else counted * self.workload.batch
 
-    def rows(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What the given queries may see, ``(B or 1, 1, R, Nk)`` bool, and what is added, ``(1, H, R, Nk)`` or None."""
-        indices = indices.to(self.device)
-        keys = torch.arange(self.workload.key_length, device=self.device)
+    def rows(self, indices: Tensor, keys: slice | None = None) -> tuple[Tensor, Tensor | None]:
+        """What the given queries may see, ``(B or 1, 1, R, K)`` bool, and what is added, ``(1, H, R, K)`` or None.
+
+        K is the length of ``keys``, a slice with start and stop; all keys where it is not given.
+        """
+        indices, columns = indices.to(self.device), self._columns(keys)
         first, last = self.interval(indices)
-        allowed = (keys >= first[..., None]) & (keys < last[..., None])
+        allowed = (columns >= first[..., None]) & (columns < last[..., None])
         if self.table is not None and self.mask.bigbird is not None:
             block = self.mask.bigbird.block
-            allowed &= self.table[(indices + self.offset).clamp(min=0) // block][:, keys // block]
-        return allowed[:, None], self.bias(indices)
+            allowed &= self.table[(indices + self.offset).clamp(min=0) // block][:, columns // block]
+        return allowed[:, None], self.bias(indices, keys)
 
     def dense(self) -> tuple[Tensor, Tensor | None]:
         """:meth:`rows` of every query. Takes O(Nq · Nk) memory."""
         return self.rows(torch.arange(self.workload.query_length, device=self.device))
 
-    def bias(self, indices: Tensor) -> Tensor | None:
-        """What ALiBi adds to the scores of the given queries, ``(1, H, R, Nk)`` float32, or None."""
+    def bias(self, indices: Tensor, keys: slice | None = None) -> Tensor | None:
+        """What ALiBi adds to the scores of the given queries, ``(1, H, R, K)`` float32, or None."""
         if not self.mask.alibi:
             return None
-        keys = torch.arange(self.workload.key_length, device=self.device)
-        distance = (indices.to(self.device)[:, None] + self.offset - keys).abs()
-        return -self.slopes[:, None, None] * distance
+        distance = (indices.to(self.device)[:, None] + self.offset - self._columns(keys)).abs()
+        return (-self.slopes[:, None, None] * distance)[None]
+
+    def _columns(self, keys: slice | None) -> Tensor:
+        keys = keys or slice(0, self.workload.key_length)
+        return torch.arange(keys.start, keys.stop, device=self.device)
+
+    def tiles(self, query_size: int, key_size: int) -> list[list[Tile]]:
+        """For each chunk of queries, the chunks of keys of which it sees anything. No N×N mask is built."""
+        return [
+            self._tiles_of(start, min(start + query_size, self.workload.query_length), key_size)
+            for start in range(0, self.workload.query_length, query_size)
+        ]
+
+    def _tiles_of(self, start: int, stop: int, key_size: int) -> list[Tile]:
+        rows = torch.arange(start, stop, device=self.device)
+        first, last = self.interval(rows)
+        tiles = []
+        for low in range(0, self.workload.key_length, key_size):
+            high = min(low + key_size, self.workload.key_length)
+            keys = slice(low, high)
+            if self.table is None:
+                some = bool((torch.minimum(last, first.new_tensor(high)) > first.clamp(min=low)).any())
+                whole = bool(((first <= low) & (last >= high)).all())
+            else:
+                allowed = self.rows(rows, keys)[0]
+                some, whole = bool(allowed.any()), bool(allowed.all())
+            if some:
+                tiles.append(Tile(slice(start, stop), keys, whole=whole))
+        return tiles
 
     @cached_property
     def slopes(self) -> Tensor:
