@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 _PADDING_BYTES = 256 * 1024
 
 
+def _generator() -> random.Random:
+    """Always the same numbers: addresses and touches are part of the protocol, not of chance."""
+    return random.Random(0)  # noqa: S311  # no secret
+
+
 @dataclass(frozen=True, slots=True)
 class Operands:
     """Query ``(B, H, Nq, D)``, key ``(B, Hkv, Nk, D)``, value ``(B, Hkv, Nk, Dv)`` and the gradient of the output."""
@@ -76,6 +81,7 @@ class Call:
     attend: Attend
     operands: Operands
     mode: Mode
+    draw: random.Random = field(default_factory=_generator, repr=False, compare=False)
 
     @property
     def differentiates(self) -> bool:
@@ -112,17 +118,16 @@ class Call:
                 return lambda _: backward(attend(query, key, value))
 
     def touch(self) -> Iterator[None]:
-        """At every step, another number in one place of each input.
+        """At every step, a number from ``draw`` in one place of each input.
 
         A variant that keeps results by address and version, or by content, then works anew in every call;
         one that keeps them by address alone gives stale outputs, which the check after timing finds.
         """
-        draw = random.Random(0)  # noqa: S311  # no secret
         spots = [tensor.detach()[:1, :1, :1, :1] for tensor in self.operands.inputs]
         while True:
             with torch.no_grad():
                 for spot in spots:
-                    spot.fill_(draw.gauss(0, 1))
+                    spot.fill_(self.draw.gauss(0, 1))
             yield
 
 
@@ -131,10 +136,10 @@ def scatterer(attend: Attend, base: Operands, mode: Mode) -> Callable[[], Call]:
 
     Where tensors lie moves the time of identical code by several percent: it must be averaged, not measured.
     """
-    draw = random.Random(0)  # noqa: S311  # no secret
+    draw = _generator()
 
     def scattered() -> Call:
         padding_bytes = 64 * draw.randrange(1, _PADDING_BYTES // 64)
-        return Call(attend, base.fresh(differentiable=mode != "fwd", padding_bytes=padding_bytes), mode)
+        return Call(attend, base.fresh(differentiable=mode != "fwd", padding_bytes=padding_bytes), mode, draw)
 
     return scattered

@@ -217,7 +217,14 @@ def noisy(floor: NoiseFloor | None) -> Finding:
 
 def runnable(variants: Iterable[Variant], workload: Workload) -> list[Runnable]:
     """Which variants have no obstacle to a plain workload here."""
-    return [Runnable(variant.name, tuple(variant.obstacles(workload, variant.parameters()))) for variant in variants]
+    return [Runnable(variant.name, _obstacles(variant, workload)) for variant in variants]
+
+
+def _obstacles(variant: Variant, workload: Workload) -> tuple[str, ...]:
+    try:
+        return tuple(variant.obstacles(workload, variant.parameters()))
+    except Exception as error:  # noqa: BLE001  # a variant from outside may do anything; the doctor goes on
+        return (f"asking for its obstacles raised {type(error).__name__}: {error}",)
 
 
 def _temperatures() -> list[tuple[float, float | None]]:

@@ -1,0 +1,317 @@
+"""The doctor names what is wrong, and says what to do about it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import variants
+from bench import cuda, doctor, noise
+from bench.cli import main
+from bench.cli.doctor import command
+from bench.doctor import Finding
+from bench.noise import NoiseFloor, noise_floor
+from tests.bench.attentions import small, variant
+from tests.bench.fake_cuda import FakeNvml
+
+NOTHING = Path("/nonexistent")
+
+
+def state(finding):
+    return finding.state, bool(finding.advice)
+
+
+@pytest.mark.parametrize(
+    ("finding", "expected"),
+    [
+        (doctor.busy(0.05), "ok"),
+        (doctor.busy(0.2), "warn"),
+        (doctor.busy(0.9), "unfit"),
+        (doctor.loaded(0.4, 2), "ok"),
+        (doctor.loaded(1.2, 2), "warn"),
+        (doctor.loaded(2.0, 2), "unfit"),
+        (doctor.steal(0.001), "ok"),
+        (doctor.steal(0.01), "warn"),
+        (doctor.steal(0.05), "unfit"),
+        (doctor.throttling(3, 3), "ok"),
+        (doctor.throttling(3, 5), "unfit"),
+        (doctor.thermal([(50, 90), (70, None)]), "ok"),
+        (doctor.thermal([(50, 90), (91, 90)]), "unfit"),
+        (doctor.pinning({}, 4, 8), "ok"),
+        (doctor.pinning({"OMP_NUM_THREADS": "4"}, 4, 8), "ok"),
+        (doctor.pinning({"OMP_NUM_THREADS": "8"}, 4, 8), "unfit"),
+        (doctor.noisy(NoiseFloor([1.0, 1.001, 1.002])), "ok"),
+        (doctor.noisy(NoiseFloor([1.0, 1.03, 1.06])), "warn"),
+        (doctor.noisy(NoiseFloor([1.0, 1.2, 1.4])), "unfit"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Finding) else value,
+)
+def test_what_is_found_is_graded_with_advice(finding, expected):
+    assert finding.state == expected
+    assert bool(finding.advice) == (expected != "ok")
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        doctor.loaded(None, 2),
+        doctor.governor(NOTHING),
+        doctor.throttling(None, None),
+        doctor.thermal([]),
+        doctor.noisy(None),
+    ],
+    ids=lambda finding: finding.name,
+)
+def test_what_nobody_tells_is_unknown_and_no_reason_against_measuring(finding):
+    assert finding.state == "unknown"
+    assert doctor.is_fit([finding])
+
+
+def test_the_governor_of_all_cores_counts(tmp_path):
+    for core, name in enumerate(["performance", "powersave"]):
+        file = tmp_path / f"devices/system/cpu/cpu{core}/cpufreq/scaling_governor"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{name}\n")
+    assert doctor.governor(tmp_path).value == "performance, powersave"
+    assert state(doctor.governor(tmp_path)) == ("warn", True)
+    file.write_text("performance\n")
+    assert state(doctor.governor(tmp_path)) == ("ok", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "expected"),
+    [("max 100000", "none", "ok"), ("400000 100000", "4 cores", "ok"), ("150000 100000", "1.5 of 4 cores", "warn")],
+)
+def test_a_quota_below_the_cores_is_told(tmp_path, text, value, expected):
+    (tmp_path / "fs/cgroup").mkdir(parents=True)
+    (tmp_path / "fs/cgroup/cpu.max").write_text(text)
+    found = doctor.quota(tmp_path, 4)
+    assert (found.value, found.state) == (value, expected)
+    assert doctor.quota(NOTHING, 4).value == "none"
+
+
+def test_throttling_is_counted_over_cores_and_quota(tmp_path):
+    assert doctor.throttle_counts(tmp_path) is None
+    for core in range(2):
+        file = tmp_path / f"devices/system/cpu/cpu{core}/thermal_throttle/core_throttle_count"
+        file.parent.mkdir(parents=True)
+        file.write_text("3\n")
+    assert doctor.throttle_counts(tmp_path) == 6
+    (tmp_path / "fs/cgroup").mkdir(parents=True)
+    (tmp_path / "fs/cgroup/cpu.stat").write_text("nr_periods 10\nnr_throttled 4\nthrottled_usec 99\n")
+    assert doctor.throttle_counts(tmp_path) == 10
+
+
+def test_a_quiet_gpu_is_fit():
+    found = doctor.gpu(FakeNvml(0, processes=[7]), own_process=7)
+    assert [finding.state for finding in found] == ["ok"] * len(found)
+    assert {finding.name: finding.value for finding in found} == {
+        "GPU processes": "0 others",
+        "GPU in use": "0%",
+        "GPU throttling": "none",
+        "GPU temperature": "40 °C, slows down at 87 °C",
+        "GPU clock": "1700 of 1980 MHz",
+        "GPU driver": "570.00",
+    }
+
+
+@pytest.mark.parametrize(
+    ("nvml", "name"),
+    [
+        (FakeNvml(0, processes=[7, 8]), "GPU processes"),
+        (FakeNvml(0, used_percent=50), "GPU in use"),
+        (FakeNvml(0x40), "GPU throttling"),
+        (FakeNvml(0, celsius=90), "GPU temperature"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_disturbed_gpu_is_not(nvml, name):
+    (unfit,) = [finding for finding in doctor.gpu(nvml, own_process=7) if finding.state == "unfit"]
+    assert unfit.name == name
+    assert unfit.advice
+
+
+def test_a_power_cap_is_told_and_no_fault():
+    throttling = doctor.gpu(FakeNvml(0x04))[2]
+    assert (throttling.value, throttling.state) == ("sw_power_cap", "ok")
+
+
+def test_listening_looks_at_the_real_machine(monkeypatch):
+    monkeypatch.setattr(doctor, "_LISTENING_SECONDS", 0.05)
+    names = [finding.name for finding in doctor.listen()]
+    assert names == [
+        "other work",
+        "load",
+        "steal",
+        "governor",
+        "threads",
+        "quota",
+        "CPU throttling",
+        "CPU temperature",
+    ]
+
+
+# --- noise floor ---------------------------------------------------------------------------------------------------
+
+
+def test_the_noise_floor_is_between_processes():
+    outputs = iter(["[1.0, 1.0, 9.0]", "[1.1]", "[1.21]"])
+    asked = []
+
+    def run(arguments):
+        asked.append(arguments)
+        return next(outputs)
+
+    floor = noise_floor(device="cpu", threads=2, processes=3, run=run)
+    assert floor.medians == [1.0, 1.1, 1.21]
+    assert floor.deviation == pytest.approx(0.0953, abs=1e-4)  # of the logarithms: ln 1.1
+    assert floor.largest_difference == pytest.approx(0.21)
+    assert asked == [["cpu", "2", "1.0"]] * 3
+
+
+@pytest.mark.parametrize(("processes", "measured"), [(0, 0), (1, 1), (9, 3)])
+def test_no_process_starts_after_the_deadline(processes, measured):
+    now = [0.0]
+
+    def run(_arguments):
+        now[0] += 15
+        return "[1.0]"
+
+    floor = noise_floor(device="cpu", threads=1, processes=processes, run=run, now=lambda: now[0])
+    assert (0 if floor is None else len(floor.medians)) == (measured if measured > 1 else 0)
+    assert now[0] == 15 * measured
+
+
+def test_a_process_measures_the_same_code_as_the_sweep(capfd):
+    text = noise._run(["cpu", "1", "0.05"])
+    samples = json.loads(text)
+    assert len(samples) >= 3
+    assert all(0 < sample < 1 for sample in samples)
+    assert capfd.readouterr().err == ""
+
+
+def test_samples_on_cuda_are_those_of_the_cuda_clock(monkeypatch):
+    from bench import inputs, timing
+
+    make = inputs.make
+    monkeypatch.setattr(inputs, "make", lambda workload: make(small()))
+    monkeypatch.setattr(cuda, "runtime", lambda: "runtime")
+    monkeypatch.setattr(timing, "time_on_cuda", lambda scatter, runtime, **_: SimpleNamespace(seconds=[runtime]))
+    assert noise.samples("cuda", 1, 1.0) == ["runtime"]
+
+
+# --- the command ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def listening(monkeypatch):
+    """Findings of the machine, chosen by the test."""
+    findings = [Finding("load", "0.1 on 2 cores")]
+    monkeypatch.setattr(doctor, "listen", lambda: list(findings))
+    monkeypatch.setattr(variants, "find", lambda: {"it": variant()})
+    return findings
+
+
+def asked(*arguments):
+    return CliRunner().invoke(command, ["--processes", "0", *arguments], standalone_mode=False)
+
+
+def test_a_person_reads_a_table(listening, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    listening.append(Finding("steal", "9.0%", "unfit", "use a machine with cores of its own"))
+    result = asked()
+    assert result.return_value == 0
+    assert result.exception is None
+    text = " ".join(result.output.split())
+    assert "steal 9.0% unfit use a machine with cores of its own" in text
+    assert "noise floor not measured unknown" in text
+    assert "can run here: it" in text
+    assert f"torch {torch.__version__}" in text
+    assert "not fit to measure" in text
+    assert "\x1b" not in result.output
+
+
+def test_strict_is_an_exit_code(listening):
+    assert asked("--strict").return_value == 0
+    listening.append(Finding("heat", "much", "unfit", "cool it"))
+    assert asked("--strict").return_value == 1
+    assert asked().return_value == 0
+
+
+def test_a_program_reads_json(listening):
+    listening.append(Finding("heat", "much", "unfit", "cool it"))
+    result = asked("--json")
+    told = json.loads(result.output)
+    assert told["fit"] is False
+    assert told["findings"][1] == {"name": "heat", "value": "much", "state": "unfit", "advice": "cool it"}
+    assert told["device"] in ("cpu", "cuda")
+    assert told["noise_medians_seconds"] is None
+    assert told["source"]["versions"]["torch"] == torch.__version__
+    assert told["host"]["fingerprint"]
+    assert {"name", "obstacles"} == set(told["variants"][0])
+
+
+@pytest.mark.usefixtures("listening")
+def test_the_noise_floor_is_measured_as_asked(monkeypatch):
+    seen = {}
+
+    def floor(**options):
+        seen.update(options)
+        return NoiseFloor([1.0, 1.5])
+
+    monkeypatch.setattr(noise, "noise_floor", floor)
+    result = CliRunner().invoke(
+        command, ["--processes", "4", "--threads", "1", "--device", "cpu"], standalone_mode=False
+    )
+    assert seen == {"device": "cpu", "threads": 1, "processes": 4}
+    assert "at most 50.0%, of 2" in " ".join(result.output.split())
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_gpu_is_looked_at_where_it_is_the_device(monkeypatch):
+    from bench import host
+    from bench.record import Host
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(host, "describe_host", lambda device: Host(fingerprint="f", device_name=f"the {device}"))
+    monkeypatch.setattr(cuda, "nvml", lambda: FakeNvml(0x40))
+    told = json.loads(asked("--json").output)
+    assert told["device"] == "cuda"
+    assert {
+        "name": "GPU throttling",
+        "value": "hw_thermal_slowdown",
+        "state": "unfit",
+        "advice": told["findings"][3]["advice"],
+    } in told["findings"]
+    monkeypatch.setattr(cuda, "nvml", lambda: None)
+    assert json.loads(asked("--json").output)["fit"]
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [("gpu", "expected a device of auto, cpu or cuda, got 'gpu'"), ("cuda", "no CUDA device is available here")],
+)
+def test_a_device_that_is_not_there_is_wrong_usage(monkeypatch, capsys, device, message):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as end:
+        main(["doctor", "--device", device])
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_what_cannot_run_has_its_reasons():
+    def broken(workload, parameters):
+        raise KeyError(workload.device)
+
+    cannot = variant(name="other", obstacles=lambda workload, parameters: [f"not on {workload.device}"])
+    found = doctor.runnable([variant(), cannot, variant(name="broken", obstacles=broken)], small())
+    assert [(item.name, item.obstacles) for item in found] == [
+        ("it", ()),
+        ("other", ("not on cpu",)),
+        ("broken", ("asking for its obstacles raised KeyError: 'cpu'",)),
+    ]
