@@ -69,7 +69,7 @@ def collect(clock: Clock, *, budget_seconds: float | None = None, call_seconds: 
         _warm_up(clock, until=start + max(_WARM_UP_SHARE * budget, clock.warm_up_seconds))
     samples: list[Sample] = []
     settled = False
-    while not settled and (len(samples) < FEWEST_SAMPLES or clock.now() - start < budget):
+    while not settled and (len(_kept(samples)) < FEWEST_SAMPLES or clock.now() - start < budget):
         samples.append(clock.sample())
         clean = [sample.seconds for sample in samples if sample.blemish is None]
         settled = len(clean) >= MIN_SAMPLES and half_width(clean) <= HALF_WIDTH
@@ -89,10 +89,9 @@ def _agree(before: float, now: float) -> bool:
 
 
 def _series(samples: Sequence[Sample], *, settled: bool, spent_seconds: float) -> Series:
-    """Without the blemished samples, unless most are: then the disturbance belongs to the case, and all stay."""
     blemishes = Counter(sample.blemish for sample in samples if sample.blemish is not None)
-    dropped = blemishes.total() if 2 * blemishes.total() <= len(samples) else 0
-    kept = [sample.seconds for sample in samples if not dropped or sample.blemish is None]
+    kept = _kept(samples)
+    dropped = len(samples) - len(kept)
     causes = ", ".join(f"{cause} ({count})" for cause, count in blemishes.most_common())
     notes = []
     if dropped:
@@ -102,6 +101,12 @@ def _series(samples: Sequence[Sample], *, settled: bool, spent_seconds: float) -
     if not settled:
         notes.append(f"{_interval(kept)} after {len(kept)} samples in {spent_seconds:.2g} s")
     return Series(kept, settled, dropped / len(samples), notes)
+
+
+def _kept(samples: Sequence[Sample]) -> list[float]:
+    """Without the blemished ones, unless most are: then the disturbance belongs to the case, and all stay."""
+    clean = [sample.seconds for sample in samples if sample.blemish is None]
+    return clean if 2 * len(clean) >= len(samples) else [sample.seconds for sample in samples]
 
 
 def _interval(seconds: Sequence[float]) -> str:

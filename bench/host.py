@@ -11,6 +11,7 @@ import os
 import platform
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -76,7 +77,8 @@ def library_versions() -> dict[str, str]:
             continue
     if torch.version.cuda is not None:
         versions["cuda"] = torch.version.cuda
-        versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]  # torch has no annotation here
+        cudnn: Any = torch.backends.cudnn  # torch has no annotations here
+        versions["cudnn"] = str(cudnn.version())
     return versions
 
 

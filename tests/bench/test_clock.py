@@ -159,6 +159,13 @@ def test_an_outlier_without_a_cause_stays():
     assert series.dropped_share == 0
 
 
+def test_three_samples_are_three_that_stay():
+    clock = FakeClock([Sample(1.0), Sample(9.0, "heat"), Sample(1.0), Sample(1.0)], block_seconds=5)
+    series = collect(clock, budget_seconds=1, call_seconds=5)
+    assert series.seconds == [1.0, 1.0, 1.0]
+    assert series.dropped_share == 0.25
+
+
 def test_where_most_are_disturbed_all_stay():
     samples = itertools.cycle([Sample(2.0, "heat"), Sample(2.0, "heat"), Sample(1.0)])
     series = collect(FakeClock(samples), budget_seconds=0.3)
