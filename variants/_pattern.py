@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from variants._blocks import Tile, flex_block_mask, tiles
 from variants._mask import BigBird, Mask
 
 if TYPE_CHECKING:
@@ -27,15 +28,6 @@ if TYPE_CHECKING:
     from variants._contract import Workload
 
 _FLEX_BLOCK = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A chunk of queries and one of keys; ``whole`` where every query of it sees every key of it."""
-
-    queries: slice
-    keys: slice
-    whole: bool
 
 
 @dataclass(frozen=True)
@@ -153,27 +145,7 @@ class Pattern:
 
     def tiles(self, query_size: int, key_size: int) -> list[list[Tile]]:
         """For each chunk of queries, the chunks of keys of which it sees anything. No N×N mask is built."""
-        return [
-            self._tiles_of(start, min(start + query_size, self.workload.query_length), key_size)
-            for start in range(0, self.workload.query_length, query_size)
-        ]
-
-    def _tiles_of(self, start: int, stop: int, key_size: int) -> list[Tile]:
-        rows = torch.arange(start, stop, device=self.device)
-        first, last = self.interval(rows)
-        tiles = []
-        for low in range(0, self.workload.key_length, key_size):
-            high = min(low + key_size, self.workload.key_length)
-            keys = slice(low, high)
-            if self.table is None:
-                some = bool((torch.minimum(last, first.new_tensor(high)) > first.clamp(min=low)).any())
-                whole = bool(((first <= low) & (last >= high)).all())
-            else:
-                allowed = self.rows(rows, keys)[0]
-                some, whole = bool(allowed.any()), bool(allowed.all())
-            if some:
-                tiles.append(Tile(slice(start, stop), keys, whole=whole))
-        return tiles
+        return tiles(self, query_size, key_size)
 
     @cached_property
     def slopes(self) -> Tensor:
@@ -228,45 +200,38 @@ class Pattern:
 
         return changed
 
-    def block_mask(self) -> BlockMask:
-        """FlexAttention's block mask, built from intervals and block table, never from an N×N mask."""
-        from torch.nn.attention.flex_attention import BlockMask
+    def block_mask(self, size: int | None = None) -> BlockMask:
+        """FlexAttention's block mask, of BigBird's own blocks where there are any, else of 128."""
+        own = _FLEX_BLOCK if self.mask.bigbird is None else self.mask.bigbird.block
+        return flex_block_mask(self, size or own)
 
-        size = _FLEX_BLOCK if self.mask.bigbird is None else self.mask.bigbird.block
-        some, every = self._seen_blocks(size)
-        partial = some & ~every
-        return BlockMask.from_kv_blocks(
-            *_listed(partial),
-            *_listed(every),
-            BLOCK_SIZE=(size, size),
-            mask_mod=self.mask_mod(),
-            seq_lengths=(self.workload.query_length, self.workload.key_length),
-        )
+    # --- scaled_dot_product_attention -----------------------------------------------------------------------
 
-    def _seen_blocks(self, size: int) -> tuple[Tensor, Tensor]:
-        """Blocks of which a query block sees something, and everything: two ``(B or 1, 1, Nq/size, Nk/size)``."""
-        starts = torch.arange(0, self.workload.key_length, size, device=self.device)
-        ends = (starts + size).clamp(max=self.workload.key_length)
-        some, every = [], []
-        for start in range(0, self.workload.query_length, size):
-            stop = min(start + size, self.workload.query_length)
-            rows = torch.arange(start, stop, device=self.device)
-            first, last = (bound[..., None] for bound in self.interval(rows))
-            overlap = torch.minimum(last, ends) - torch.maximum(first, starts)
-            seen, whole = overlap > 0, overlap >= ends - starts
-            if self.table is not None:
-                listed = self.table[(rows + self.offset).clamp(min=0) // size]
-                seen, whole = seen & listed, whole & listed
-            some.append(seen.any(dim=1))
-            # a block that the lengths cut short is never "full": kernels skip the bounds check there
-            every.append(whole.all(dim=1) & (ends - starts == size) & (stop - start == size))
-        return torch.stack(some, dim=1)[:, None], torch.stack(every, dim=1)[:, None]
+    @property
+    def is_top_left_causal(self) -> bool:
+        """Whether this is exactly what kernels call ``is_causal``: causal by index from the start of both."""
+        return self.mask.terms == {"causal"} and self.workload.is_square
 
+    def sdpa(self) -> tuple[Tensor | None, bool]:
+        """``attn_mask`` and ``is_causal``: neither if nothing is hidden, the flag where it is meant, else a dense mask.
 
-def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Counts and indices (seen ones first, in order) of a boolean block matrix, as FlexAttention takes them."""
-    order = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True)
-    return blocks.sum(dim=-1, dtype=torch.int32), order.to(torch.int32)
+        The mask is ``(B or 1, 1, Nq, Nk)`` bool, or with ALiBi ``(B or 1, H, Nq, Nk)`` in the workload's dtype.
+
+        Raises:
+            ValueError: a soft cap, for which there is no argument.
+
+        """
+        if self.mask.softcap is not None:
+            raise ValueError("scaled_dot_product_attention has no soft cap")
+        if self.mask.alibi:
+            allowed, bias = self.dense()
+            assert bias is not None  # noqa: S101  # ALiBi has one
+            return bias.to(getattr(torch, self.workload.dtype)).masked_fill(~allowed, float("-inf")), False
+        if self.sees_everything:
+            return None, False
+        if self.is_top_left_causal:
+            return None, True
+        return self.dense()[0], False
 
 
 def _pairs_in_blocks(first: Tensor, last: Tensor, position: Tensor, table: Tensor, bigbird: BigBird) -> int:

@@ -1,0 +1,159 @@
+"""xFormers' memory-efficient attention, held to one of its operators (CUDA only)."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from variants._blocks import covered_pairs
+from variants._contract import Attend, Complexity, Kernels, Paper, Variant, Workload
+from variants._mask import Mask
+from variants._pattern import Pattern
+from variants._reference import exact
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+_ALIGNMENT = 8
+_TILE = 64  # queries and keys that its kernels take at once
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Which of the package's operators: CUTLASS takes any dtype and bias, flash half precision and plain masks."""
+
+    operator: Literal["cutlass", "flash"] = "cutlass"
+
+
+def build(workload: Workload, parameters: Parameters) -> Attend:
+    from xformers.ops import fmha
+
+    bias, operator = _bias(workload), _operator(parameters)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output = fmha.memory_efficient_attention(
+            *(_packed(tensor, workload) for tensor in (query, key, value)),
+            attn_bias=bias,
+            scale=workload.scale,
+            op=operator,
+        )
+        unpacked: Tensor = output.flatten(2, -2).transpose(1, 2)
+        return unpacked
+
+    return attend
+
+
+def _packed(tensor: Tensor, workload: Workload) -> Tensor:
+    """``(B, H, N, D)`` → the package's ``(B, N, H, D)``, or ``(B, N, G, H, D)`` for grouped heads, without a copy."""
+    packed = tensor.transpose(1, 2)
+    if workload.group == 1:
+        return packed
+    if packed.shape[2] == workload.kv_heads:
+        return packed.unsqueeze(3).expand(-1, -1, -1, workload.group, -1)
+    grouped: Tensor = packed.unflatten(2, (workload.kv_heads, workload.group))
+    return grouped
+
+
+def _operator(parameters: Parameters) -> Any:
+    from xformers.ops import fmha
+
+    return {
+        "cutlass": (fmha.cutlass.FwOp, fmha.cutlass.BwOp),
+        "flash": (fmha.flash.FwOp, fmha.flash.BwOp),
+    }[parameters.operator]
+
+
+def _bias(workload: Workload) -> Any:
+    """The package's own mask where it has one, else an additive bias in a buffer aligned as its kernels ask."""
+    from xformers.ops.fmha import attn_bias
+
+    pattern = Pattern.of(workload)
+    if pattern.sees_everything and not pattern.mask.alibi:
+        return None
+    if pattern.mask.terms == {"causal"}:
+        return attn_bias.LowerTriangularFromBottomRightMask()
+    allowed, added = pattern.dense()
+    width = -(-workload.key_length // _ALIGNMENT) * _ALIGNMENT
+    shape = (workload.batch, workload.heads, workload.query_length)
+    buffer = torch.zeros(*shape, width, dtype=getattr(torch, workload.dtype), device=workload.device)
+    bias = buffer[..., : workload.key_length]
+    if added is not None:
+        bias += added.to(bias.dtype)
+    bias.masked_fill_(~allowed, float("-inf"))
+    return bias.unflatten(1, (workload.kv_heads, -1)) if workload.group > 1 else bias
+
+
+def obstacles(workload: Workload, parameters: Parameters) -> Sequence[str]:
+    reasons = [f"{term}: the package has no soft cap" for term in _softcap(workload)]
+    if importlib.util.find_spec("xformers") is None:
+        reasons.append("the package xformers is not installed: pip install 'attention-bench[packages]'")
+    if workload.device == "cpu":
+        reasons.append("the package's operators need CUDA")
+    if workload.group > 1 and workload.mode != "fwd":
+        reasons.append("the package's grouped heads have no backward")
+    return reasons or _refusals(workload, parameters)
+
+
+def _softcap(workload: Workload) -> list[str]:
+    mask = Mask.parse(workload.mask)
+    return mask.unsupported(*mask.terms - {"softcap"})
+
+
+def _refusals(workload: Workload, parameters: Parameters) -> list[str]:
+    """What the operator itself says against these inputs; the package's general list is not to be trusted."""
+    if not torch.cuda.is_available():
+        return ["the package's operators need CUDA"]
+    first, last = Pattern.of(workload).interval(torch.arange(workload.query_length))
+    if bool((last <= first).any()):
+        return ["some queries see no key, and what the kernel gives for them is not defined"]
+    from xformers.ops import fmha
+
+    dtype = getattr(torch, workload.dtype)
+    shapes = (
+        (workload.heads, workload.query_length, workload.head_dim),
+        (workload.kv_heads, workload.key_length, workload.head_dim),
+        (workload.kv_heads, workload.key_length, workload.value_dim),
+    )
+    training = workload.mode != "fwd"
+    tensors = (
+        torch.empty(workload.batch, *shape, dtype=dtype, device="cuda", requires_grad=training) for shape in shapes
+    )
+    inputs = fmha.Inputs(
+        *(_packed(tensor, workload) for tensor in tensors), attn_bias=_bias(workload), scale=workload.scale
+    )
+    forward, backward = _operator(parameters)
+    operators = (forward, backward) if training else (forward,)
+    return [f"{operator.NAME}: {reason}" for operator in operators for reason in operator.not_supported_reasons(inputs)]
+
+
+def flops(workload: Workload, parameters: Parameters) -> int:
+    """Two products over every pair, or the seen half of a causal one; five in the backward (scores again)."""
+    pattern = Pattern.of(workload, "cpu")
+    pairs = workload.batch * workload.query_length * workload.key_length
+    if pattern.mask.terms == {"causal"}:
+        pairs = covered_pairs(pattern, _TILE, _TILE)
+    head, value = workload.head_dim, workload.value_dim
+    columns = {"fwd": head + value, "bwd": 3 * head + 2 * value, "fwd_bwd": 4 * head + 3 * value}[workload.mode]
+    return 2 * workload.heads * pairs * columns
+
+
+VARIANT = Variant(
+    name="xformers",
+    family="exact",
+    exact=True,
+    summary="memory_efficient_attention of the package xformers, with its operator pinned.",
+    paper=Paper("Self-attention Does Not Need O(n²) Memory", 2021, "2112.05682"),
+    parameters=Parameters,
+    build=build,
+    obstacles=obstacles,
+    reference=exact,
+    flops=flops,
+    complexity=Complexity(time=2, memory=1),
+    kernels={"cuda": Kernels((r"fmha|flash|cutlass",), (r"^aten::bmm$", r"^aten::_softmax$"))},
+    package="xformers",
+)
