@@ -5,9 +5,10 @@ One norm throughout: the largest absolute difference. The tolerance is what roun
     max(4 × error of the same formula in the working dtype, 32 · ε · scale)
 
 with ε of the dtype that kernels accumulate in (float32 for half precision) and scale = max|V| for the output, or
-the largest true gradient for a gradient; in half precision also 4 · ε(dtype) · max|truth|, the rounding of the result.
-Outputs are judged row by row: a row that sees two keys is larger than one that sees thousands, and must not lend it
-its tolerance. Gradients are judged by tensor. What is reported is where the error fills most of its tolerance.
+the largest true gradient for a gradient; in half precision also 6 · ε(dtype) · max|truth|, the rounding of the result.
+Outputs are judged row by row, with the formula's error taken over neighbours in the sample: a row that sees two keys is
+larger than one that sees thousands, and must not lend it its tolerance. Gradients are judged by tensor; where terms
+cancel, ε times their size is explained too. What is reported is where the error fills most of its tolerance.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 _NAIVE_ERRORS = 4
 _ROUNDINGS = 32
-_RESULT_ROUNDINGS = 4
+_RESULT_ROUNDINGS = 6
+_NEIGHBOURS = 2
 _GRADIENT_NAMES = ("query", "key", "value")
 
 
@@ -110,8 +112,8 @@ def judge_output(truth: Truth, output: Tensor) -> Agreement:
     """The row of an output, ``(B, H, Nq, Dv)``, that is worst against its tolerance."""
     working = output.dtype
     error = _by_row(output[:, :, truth.rows.to(output.device)].double() - truth.output)
-    floor = _ROUNDINGS * _accumulation_epsilon(working) * float(truth.operands.value.detach().abs().max())
-    tolerance = (_NAIVE_ERRORS * _by_row(truth.rounded - truth.output)).clamp(min=floor)
+    floor = _ROUNDINGS * _accumulation_epsilon(working) * _largest(truth.operands.value)
+    tolerance = (_NAIVE_ERRORS * _over_neighbours(_by_row(truth.rounded - truth.output))).clamp(min=floor)
     if _is_half(working):
         tolerance = torch.maximum(tolerance, _RESULT_ROUNDINGS * torch.finfo(working).eps * _by_row(truth.output))
     worst = int((error / tolerance).argmax())
@@ -132,27 +134,28 @@ def judge_gradients(truth: Truth, gradients: tuple[Tensor | None, ...]) -> Agree
 
 
 def _judge_gradient(truth: Truth, name: str, right: Tensor, rounded: Tensor, given: Tensor | None) -> Agreement:
-    working = truth.operands.query.dtype
     wrong = right if given is None else given.double() - right
-    error = float(wrong.abs().max())
-    largest = float(right.abs().max())
-    floor = _ROUNDINGS * _accumulation_epsilon(working) * largest
-    if _is_half(working):
-        floor = max(floor, _RESULT_ROUNDINGS * torch.finfo(working).eps * largest)
-    natural = _natural_gradient(truth)
-    if largest <= _accumulation_epsilon(working) * natural:  # zero but for rounding, as with a single key
-        floor = torch.finfo(working).eps * natural
-    naive = float((rounded.double() - right).abs().max())
-    tolerance = max(_NAIVE_ERRORS * naive, floor, torch.finfo(torch.float64).tiny)
-    return Agreement(error, tolerance, f"the gradient of {name}")
+    naive = _NAIVE_ERRORS * _largest(rounded.double() - right)
+    tolerance = max(naive, _gradient_floor(truth, _largest(right)), torch.finfo(torch.float64).tiny)
+    return Agreement(_largest(wrong), tolerance, f"the gradient of {name}")
 
 
-def _natural_gradient(truth: Truth) -> float:
-    """An upper bound of the terms that sum up to a gradient; terms may cancel, their rounding errors do not."""
-    query, key, value, upstream = (
-        float(tensor.detach().abs().max()) for tensor in (*truth.operands.inputs, truth.operands.upstream)
-    )
-    return upstream * max(1.0, value * max(query, key))
+def _gradient_floor(truth: Truth, largest: float) -> float:
+    """What rounding explains of a gradient whose largest number is ``largest``, however well the formula itself rounds.
+
+    A gradient of query or key sums up terms p · (dP − δ) · k. They cancel where a row sees few keys, but the errors
+    that a kernel makes by taking δ from its rounded output, about ε · |dO| · |O|, do not.
+    """
+    working = truth.operands.query.dtype
+    query, key, value, upstream = (_largest(tensor) for tensor in (*truth.operands.inputs, truth.operands.upstream))
+    terms = upstream * value * max(query, key)
+    fine, coarse = _accumulation_epsilon(working), torch.finfo(working).eps
+    if largest <= fine * terms:  # zero but for rounding, as with a single key
+        return coarse * terms
+    if not _is_half(working):
+        return fine * max(_ROUNDINGS * largest, terms)
+    cancelled = terms * (_largest(truth.output) / value) ** 2 / 8 if value else 0.0
+    return max(fine * _ROUNDINGS * largest, coarse * max(_RESULT_ROUNDINGS * largest, cancelled))
 
 
 def _evaluate(
@@ -170,8 +173,17 @@ def _evaluate(
     )
 
 
+def _over_neighbours(errors: Tensor) -> Tensor:
+    """The largest error within two sampled rows: a row of few numbers may round well by luck."""
+    return torch.nn.functional.max_pool1d(errors[None], 2 * _NEIGHBOURS + 1, stride=1, padding=_NEIGHBOURS)[0]
+
+
 def _or_zeros(gradient: Tensor | None, tensor: Tensor) -> Tensor:
     return torch.zeros_like(tensor) if gradient is None else gradient
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor.detach().abs().max())
 
 
 def _by_row(tensor: Tensor) -> Tensor:
