@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,32 +35,11 @@ _NAMES = {
 _CUDA_ONLY = (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION)
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """How the function is told of a mask: ``(B or 1, H or 1, Nq, Nk)`` bool or additive, or its own causal flag."""
-
-    attn_mask: Tensor | None = None
-    is_causal: bool = False
-
-    @staticmethod
-    def of(pattern: Pattern) -> Arguments:
-        mask = pattern.mask
-        if mask.terms == {"causal"} and pattern.workload.is_square:
-            return Arguments(is_causal=True)
-        if pattern.sees_everything and not mask.alibi:
-            return Arguments()
-        allowed, bias = pattern.dense()
-        if bias is None:
-            return Arguments(allowed)
-        dtype = getattr(torch, pattern.workload.dtype)
-        return Arguments(bias.to(dtype).masked_fill(~allowed, float("-inf")))
-
-
 def sdpa_variant(*, name: str, backend: SDPBackend | None, summary: str, paper: Paper | None, memory: float) -> Variant:
     """The variant that calls the function under ``backend`` alone; None leaves it the choice."""
 
     def build(workload: Workload, parameters: NoParameters) -> Attend:
-        arguments = Arguments.of(Pattern.of(workload))
+        attn_mask, is_causal = Pattern.of(workload).sdpa()
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             with nullcontext() if backend is None else sdpa_kernel(backend):
@@ -69,8 +47,8 @@ def sdpa_variant(*, name: str, backend: SDPBackend | None, summary: str, paper: 
                     query,
                     key,
                     value,
-                    attn_mask=arguments.attn_mask,
-                    is_causal=arguments.is_causal,
+                    attn_mask=attn_mask,
+                    is_causal=is_causal,
                     scale=workload.scale,
                     enable_gqa=workload.group > 1,
                 )
@@ -122,7 +100,7 @@ def _cuda_obstacles(backend: SDPBackend | None, workload: Workload) -> list[str]
             ask = torch.backends.cuda.can_use_cudnn_attention
         case _:
             return []
-    arguments, dtype = Arguments.of(pattern), getattr(torch, workload.dtype)
+    dtype = getattr(torch, workload.dtype)
     shapes = (
         (workload.heads, workload.query_length, workload.head_dim),
         (workload.kv_heads, workload.key_length, workload.head_dim),
@@ -134,9 +112,9 @@ def _cuda_obstacles(backend: SDPBackend | None, workload: Workload) -> list[str]
     ]
     parameters = torch.backends.cuda.SDPAParams(  # type: ignore[call-arg]  # torch's stub has no arguments
         *tensors,  # type: ignore[arg-type]
-        arguments.attn_mask,
+        _mask_to_ask_with(pattern),
         0.0,
-        arguments.is_causal,
+        pattern.is_top_left_causal,
         workload.group > 1,
     )
     with warnings.catch_warnings(record=True) as said:
@@ -145,6 +123,17 @@ def _cuda_obstacles(backend: SDPBackend | None, workload: Workload) -> list[str]
             return []
     first = next((str(warning.message).split(" (Triggered")[0] for warning in said), "it does not say why")
     return [f"PyTorch's {_NAMES[backend]} kernel refuses it: {first}"]
+
+
+def _mask_to_ask_with(pattern: Pattern) -> Tensor | None:
+    """A mask of the right shape and dtype that takes no memory."""
+    workload, mask = pattern.workload, pattern.mask
+    if not mask.alibi and (pattern.sees_everything or pattern.is_top_left_causal):
+        return None
+    dtype = getattr(torch, workload.dtype) if mask.alibi else torch.bool
+    batch = 1 if mask.padding is None else workload.batch
+    shape = (batch, workload.heads if mask.alibi else 1, workload.query_length, workload.key_length)
+    return torch.zeros((), dtype=dtype, device=pattern.device).expand(shape)
 
 
 def _has_empty_rows(pattern: Pattern) -> bool:
@@ -176,8 +165,9 @@ def _flops(backend: SDPBackend | None, workload: Workload) -> int:
     as a tensor it computes every pair.
     """
     pairs = workload.query_length * workload.key_length
-    fused = backend is not SDPBackend.MATH
-    if fused and Mask.parse(workload.mask).terms == {"causal"} and workload.is_square:
+    falls_to_math = backend is None and workload.device == "cpu" and workload.value_dim != workload.head_dim
+    fused = backend is not SDPBackend.MATH and not falls_to_math
+    if fused and Pattern.of(workload, "cpu").is_top_left_causal:
         block = _query_block(workload)
         pairs = sum(
             min(block, workload.query_length - start) * min(start + block, workload.key_length)

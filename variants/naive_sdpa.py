@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from variants._contract import Attend, Complexity, NoParameters, Paper, Variant, Workload
 from variants._pattern import Pattern
 from variants._reference import exact, expand_heads
@@ -21,7 +23,7 @@ def build(workload: Workload, parameters: NoParameters) -> Attend:
         hidden = ~pattern.dense()[0]
         empty = hidden.all(dim=-1, keepdim=True)
         empty = empty if bool(empty.any()) else None
-    bias = pattern.dense()[1]
+    bias = pattern.bias(torch.arange(workload.query_length))
     softcap = pattern.mask.softcap
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

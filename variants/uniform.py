@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.functional import pad
 
 from variants._contract import Attend, Complexity, NoParameters, Variant, Workload
 from variants._mask import Mask
@@ -18,35 +20,74 @@ if TYPE_CHECKING:
 
 
 def build(workload: Workload, parameters: NoParameters) -> Attend:
-    """Means of intervals, as differences of running sums in float64 (float32 on a GPU would cancel)."""
+    """Means of intervals of keys, as differences of running sums in float64 (in float32 they would cancel)."""
     pattern = Pattern.of(workload)
     rows = torch.arange(workload.query_length, device=pattern.device)
     first, last = (bound.clamp(0, workload.key_length) for bound in pattern.interval(rows))
     last = torch.maximum(first, last)
-    one_mean = bool((first == first[:, :1]).all() and (last == last[:, :1]).all())
-    count = (last - first).clamp(min=1).to(torch.float64)[:, None, :, None]
+    if pattern.sees_everything:
+        return lambda query, key, value: _mean_of_all(value, workload)
+    parts = _parts(pattern, rows, first, last)
+    count = _count(parts, first.shape)[:, None, :, None]
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        if one_mean and len(first) == 1 and last[0, 0] > first[0, 0]:
-            mean = value[:, :, int(first[0, 0]) : int(last[0, 0])].mean(dim=2, keepdim=True)
-            return expand_heads(mean, workload).expand(-1, -1, workload.query_length, -1).contiguous()
-        sums = torch.nn.functional.pad(value.double().cumsum(dim=2), (0, 0, 1, 0))
-        means = (_at(sums, last) - _at(sums, first)) / count
-        return expand_heads(means.to(value.dtype), workload)
+        sums = pad(value.double().cumsum(dim=2), (0, 0, 1, 0))
+        totals = sums.new_zeros(*value.shape[:2], workload.query_length, value.shape[-1])
+        for part in parts:
+            totals[:, :, part.rows] = _at(sums, part.last) - _at(sums, part.first)
+        return expand_heads((totals / count).to(value.dtype), workload)
 
     return attend
 
 
+def _mean_of_all(value: Tensor, workload: Workload) -> Tensor:
+    mean = value.mean(dim=2, keepdim=True)
+    return expand_heads(mean, workload).expand(-1, -1, workload.query_length, -1).contiguous()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Queries ``(R,)`` that see the same number of intervals: ``first ≤ j < last``, two ``(B or 1, R, intervals)``."""
+
+    rows: Tensor
+    first: Tensor
+    last: Tensor
+
+
+def _parts(pattern: Pattern, rows: Tensor, first: Tensor, last: Tensor) -> list[Part]:
+    """One interval for every query, or as many as its row of BigBird's table has blocks, cut to that interval."""
+    if pattern.table is None or pattern.mask.bigbird is None:
+        return [Part(rows, first[..., None], last[..., None])]
+    size = pattern.mask.bigbird.block
+    row_of_table = (rows + pattern.offset).clamp(min=0) // size
+    parts = []
+    for index in torch.unique(row_of_table).tolist():
+        here = rows[row_of_table == index]
+        starts = pattern.table[index].nonzero().flatten() * size
+        low = torch.maximum(first[:, here, None], starts)
+        parts.append(Part(here, low, torch.maximum(low, torch.minimum(last[:, here, None], starts + size))))
+    return parts
+
+
+def _count(parts: list[Part], shape: torch.Size) -> Tensor:
+    """How many keys each query sees, at least one to divide by, ``(B or 1, Nq)`` float64."""
+    count = parts[0].first.new_zeros(shape)
+    for part in parts:
+        count[:, part.rows] = (part.last - part.first).sum(dim=-1)
+    return count.clamp(min=1).double()
+
+
 def _at(sums: Tensor, position: Tensor) -> Tensor:
-    """Running sums ``(B, H, Nk + 1, D)`` at ``(B or 1, Nq)`` positions: ``(B, H, Nq, D)``."""
+    """Running sums ``(B, H, Nk + 1, D)`` at ``(B or 1, R, intervals)`` positions, summed over the intervals."""
     if len(position) == 1:
-        return sums.index_select(2, position[0])
-    return torch.stack([item.index_select(1, where) for item, where in zip(sums, position, strict=True)])
+        return sums[:, :, position[0]].sum(dim=3)
+    return torch.stack([item[:, where].sum(dim=2) for item, where in zip(sums, position, strict=True)])
 
 
 def obstacles(workload: Workload, parameters: NoParameters) -> Sequence[str]:
-    terms = Mask.parse(workload.mask).unsupported("causal", "window", "band", "prefix", "document", "padding")
-    return [f"{term}: uniform weights have no scores to change and take intervals of keys only" for term in terms]
+    mask = Mask.parse(workload.mask)
+    terms = mask.unsupported(*mask.terms - {"softcap", "alibi"})
+    return [f"{term}: uniform weights have no scores that it could change" for term in terms]
 
 
 def reference(

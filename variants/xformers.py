@@ -69,22 +69,37 @@ def _operator(parameters: Parameters) -> Any:
 
 
 def _bias(workload: Workload) -> Any:
-    """The package's own mask where it has one, else an additive bias in a buffer aligned as its kernels ask."""
-    from xformers.ops.fmha import attn_bias
-
+    """The package's own mask where it has one, else an additive bias, per group where there are any."""
     pattern = Pattern.of(workload)
-    if pattern.sees_everything and not pattern.mask.alibi:
-        return None
-    if pattern.mask.terms == {"causal"}:
-        return attn_bias.LowerTriangularFromBottomRightMask()
+    if (own := _own_mask(pattern)) is not ...:
+        return own
     allowed, added = pattern.dense()
-    width = -(-workload.key_length // _ALIGNMENT) * _ALIGNMENT
-    shape = (workload.batch, workload.heads, workload.query_length)
-    buffer = torch.zeros(*shape, width, dtype=getattr(torch, workload.dtype), device=workload.device)
+    buffer = torch.zeros(_aligned(workload), dtype=getattr(torch, workload.dtype), device=workload.device)
     bias = buffer[..., : workload.key_length]
     if added is not None:
         bias += added.to(bias.dtype)
     bias.masked_fill_(~allowed, float("-inf"))
+    return _by_group(bias, workload)
+
+
+def _own_mask(pattern: Pattern) -> Any:
+    """None for no mask, the package's causal one (aligned bottom-right), or ``...`` where it has none."""
+    from xformers.ops.fmha import attn_bias
+
+    if pattern.sees_everything and not pattern.mask.alibi:
+        return None
+    if pattern.mask.terms == {"causal"}:
+        return attn_bias.LowerTriangularFromBottomRightMask()
+    return ...
+
+
+def _aligned(workload: Workload) -> tuple[int, ...]:
+    """Shape of a bias whose rows start where the kernels want them."""
+    width = -(-workload.key_length // _ALIGNMENT) * _ALIGNMENT
+    return (workload.batch, workload.heads, workload.query_length, width)
+
+
+def _by_group(bias: Tensor, workload: Workload) -> Tensor:
     return bias.unflatten(1, (workload.kv_heads, -1)) if workload.group > 1 else bias
 
 
@@ -107,28 +122,37 @@ def _softcap(workload: Workload) -> list[str]:
 def _refusals(workload: Workload, parameters: Parameters) -> list[str]:
     """What the operator itself says against these inputs; the package's general list is not to be trusted."""
     if not torch.cuda.is_available():
-        return ["the package's operators need CUDA"]
-    first, last = Pattern.of(workload).interval(torch.arange(workload.query_length))
+        return ["there is no CUDA device here"]
+    pattern = Pattern.of(workload)
+    first, last = pattern.interval(torch.arange(workload.query_length))
     if bool((last <= first).any()):
         return ["some queries see no key, and what the kernel gives for them is not defined"]
+    inputs = _inputs_to_ask_with(pattern)
+    forward, backward = _operator(parameters)
+    operators = (forward, backward) if workload.mode != "fwd" else (forward,)
+    return [f"{operator.NAME}: {reason}" for operator in operators for reason in operator.not_supported_reasons(inputs)]
+
+
+def _inputs_to_ask_with(pattern: Pattern) -> Any:
+    """Inputs of the right shapes and dtypes that take next to no memory."""
     from xformers.ops import fmha
 
-    dtype = getattr(torch, workload.dtype)
+    workload = pattern.workload
+    options = {"dtype": getattr(torch, workload.dtype), "device": pattern.device}
     shapes = (
         (workload.heads, workload.query_length, workload.head_dim),
         (workload.kv_heads, workload.key_length, workload.head_dim),
         (workload.kv_heads, workload.key_length, workload.value_dim),
     )
-    training = workload.mode != "fwd"
     tensors = (
-        torch.empty(workload.batch, *shape, dtype=dtype, device="cuda", requires_grad=training) for shape in shapes
+        torch.empty(channels, requires_grad=workload.mode != "fwd", **options).expand(workload.batch, *rest, channels)
+        for *rest, channels in shapes
     )
-    inputs = fmha.Inputs(
-        *(_packed(tensor, workload) for tensor in tensors), attn_bias=_bias(workload), scale=workload.scale
-    )
-    forward, backward = _operator(parameters)
-    operators = (forward, backward) if training else (forward,)
-    return [f"{operator.NAME}: {reason}" for operator in operators for reason in operator.not_supported_reasons(inputs)]
+    bias = _own_mask(pattern)
+    if bias is ...:
+        empty = torch.empty(_ALIGNMENT, **options)[:1].expand(_aligned(workload))
+        bias = _by_group(empty[..., : workload.key_length], workload)
+    return fmha.Inputs(*(_packed(tensor, workload) for tensor in tensors), attn_bias=bias, scale=workload.scale)
 
 
 def flops(workload: Workload, parameters: Parameters) -> int:
