@@ -1,7 +1,7 @@
 """The peak memory of a call before it runs, from the same call on small problems.
 
-Memory is affine in the batch and a polynomial of second degree in the length, as long as blocks and chunks are full: so
-three lengths up to a quarter of the real one give the polynomial, and batches of one and two the slope in the batch.
+Memory is affine in the batch and, once blocks and chunks are full, a polynomial of second degree in the length: so
+three shorter lengths give the polynomial, and batches of one and two the slope in the batch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from variants._contract import Variant, Workload
 
 
-_LENGTH_SHARES = (16, 8, 4)
-_SHORTEST_TO_SHRINK = 2048
+# Sixteenths of the length, by the least length that they are for: no probe is shorter than 1024, below which chunks,
+# buckets and blocks are not yet full and memory grows by another law.
+_SIXTEENTHS = ((16384, (1, 2, 4)), (8192, (2, 4, 8)), (4096, (4, 8, 12)))
 _LENGTH_STEP = 128
+_WORTH_ROUNDING = 1024
 _BATCHES = (1, 2)
 
 _CAUTION = 4
@@ -73,18 +75,17 @@ def predict(workload: Workload, peak: Callable[[Workload], int]) -> int | None:
 
 def _lengths(workload: Workload) -> list[tuple[int, int]]:
     """Query and key lengths of the probes: the real ones alone where they are short."""
-    if max(workload.query_length, workload.key_length) < _SHORTEST_TO_SHRINK:
-        return [(workload.query_length, workload.key_length)]
-    return [(_shrunk(workload.query_length, share), _shrunk(workload.key_length, share)) for share in _LENGTH_SHARES]
+    query, key = workload.query_length, workload.key_length
+    for least, sixteenths in _SIXTEENTHS:
+        if max(query, key) >= least:
+            return [(_shrunk(query, share), _shrunk(key, share)) for share in sixteenths]
+    return [(query, key)]
 
 
-def _shrunk(length: int, share: int) -> int:
-    return min(
-        length,
-        max(1, length // share)
-        if length < share * _LENGTH_STEP
-        else round(length / share / _LENGTH_STEP) * _LENGTH_STEP,
-    )
+def _shrunk(length: int, sixteenths: int) -> int:
+    """A multiple of 128 where that changes little, so that no probe pads more than the real length does."""
+    shrunk = max(1, length * sixteenths // 16)
+    return round(shrunk / _LENGTH_STEP) * _LENGTH_STEP if shrunk >= _WORTH_ROUNDING else shrunk
 
 
 def _at_full_length(workload: Workload, lengths: Sequence[tuple[int, int]], peak: Callable[[Workload], int]) -> float:

@@ -411,14 +411,14 @@ def test_what_cannot_fit_is_not_tried(monkeypatch):
         return dense(workload)
 
     monkeypatch.setattr(prediction, "available_bytes", lambda: 20_000_000)
-    workload = small(query_length=2048, key_length=2048)
+    workload = small(batch=3, query_length=1100, key_length=1100)
     stages = []
     outcome = outcome_of(build, workload, on_stage=stages.append)
     assert isinstance(outcome, OutOfMemory)
     assert outcome.stage == "predicted"
-    assert outcome.predicted_bytes > 2 * 2048 * 2048 * 4 * 2
+    assert outcome.predicted_bytes > 3 * 2 * 1100 * 1100 * 4 * 2
     assert "0.0 GiB are available" in outcome.message
-    assert built == [128, 256, 512]
+    assert built == [1100, 1100]
     assert stages == ["start", "predicted"]
 
 
@@ -430,7 +430,7 @@ def test_what_fits_is_measured_after_a_prediction(monkeypatch):
             [torch.softmax(part @ key.mT / 4, dim=-1) @ value for part in query.split(64, dim=2)], dim=2
         )
     )
-    outcome = outcome_of(chunks, small(query_length=2048, key_length=2048), on_stage=stages.append)
+    outcome = outcome_of(chunks, small(batch=3, query_length=1100, key_length=1100), on_stage=stages.append)
     assert isinstance(outcome, Measured), outcome
     assert stages[:3] == ["start", "predicted", "inputs"]
     stages.clear()
@@ -557,7 +557,7 @@ def test_a_case_on_cuda_goes_through_the_same_stages(monkeypatch):
     stages = []
     workload = small(device="cuda")
     it = {"kernels": {"cuda": Kernels(("fmha",), ("bmm",))}, "complexity": Complexity(1, 1)}
-    long = replace(workload, query_length=2048, key_length=2048)
+    long = replace(workload, batch=3)
     monkeypatch.setattr(FakeCuda, "mem_get_info", lambda self: (999, 2**40))
     outcome = outcome_of(build, long, **it)
     assert (outcome.stage, outcome.predicted_bytes) == ("predicted", 1000)
