@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import msgspec
 from filelock import FileLock, Timeout
@@ -139,14 +139,14 @@ class _Line(msgspec.Struct, kw_only=True):
 class _Shared(Generic[_T]):
     """Decodes equal texts to one object, so that a million records hold one host and not a million."""
 
-    def __init__(self, kind: type[_T]) -> None:
-        self._decoder = msgspec.json.Decoder(kind)
+    def __init__(self, decode: Callable[[bytes], _T]) -> None:
+        self._decode = decode
         self._seen: dict[bytes, _T] = {}
 
     def __call__(self, raw: msgspec.Raw) -> _T:
         text = bytes(raw)
         if text not in self._seen:
-            self._seen[text] = self._decoder.decode(text)
+            self._seen[text] = self._decode(text)
         return self._seen[text]
 
 
@@ -154,11 +154,14 @@ class _Parser:
     """Turns lines into records, or into the name of a kind that is not known."""
 
     def __init__(self) -> None:
+        self._head = msgspec.json.Decoder(_Head)
         self._line = msgspec.json.Decoder(_Line)
-        self._kind = msgspec.json.Decoder(_Kind)
         self._outcome: msgspec.json.Decoder[Outcome] = msgspec.json.Decoder(Outcome)
-        self._case, self._about, self._settings = _Shared(Case), _Shared(About), _Shared(Settings)
-        self._host, self._source = _Shared(Host), _Shared(Source)
+        self._case = _Shared(_decode_case)
+        self._about = _Shared(msgspec.json.Decoder(About).decode)
+        self._settings = _Shared(msgspec.json.Decoder(Settings).decode)
+        self._host = _Shared(msgspec.json.Decoder(Host).decode)
+        self._source = _Shared(msgspec.json.Decoder(Source).decode)
 
     def __call__(self, text: bytes) -> Record | str:
         """The record, or the unknown kind.
@@ -174,19 +177,13 @@ class _Parser:
             raise ValueError(str(error)) from error
 
     def _parse(self, text: bytes) -> Record | str:
-        schema = _schema_of(text)
-        if schema > SCHEMA:
-            raise _NewerSchemaError(schema)
-        if schema < SCHEMA:
-            built: dict[str, Any] = dict(upgrade(msgspec.json.decode(text, type=dict)))
-            text = msgspec.json.encode(built | {"schema": SCHEMA})
-        line = self._line.decode(text)
-        kind = self._kind.decode(line.case).kind
-        if kind not in KINDS:
-            return kind
+        line = self._line_of(text)
+        case = self._case(line.case)
+        if isinstance(case, str):
+            return case
         return Record(
             run_id=line.run_id,
-            case=self._case(line.case),
+            case=case,
             outcome=self._outcome.decode(line.outcome),
             process=line.process,
             about=self._about(line.about),
@@ -197,12 +194,29 @@ class _Parser:
             at=line.at,
         )
 
+    def _line_of(self, text: bytes) -> _Line:
+        try:
+            line = self._line.decode(text)
+        except msgspec.ValidationError:  # it may be of another schema, and look like anything
+            schema = self._head.decode(text).schema
+            if schema == SCHEMA:
+                raise
+        else:
+            schema = line.schema
+            if schema == SCHEMA:
+                return line
+        if schema > SCHEMA:
+            raise _NewerSchemaError(schema)
+        upgraded = dict(upgrade(msgspec.json.decode(text, type=dict)))
+        return self._line.decode(msgspec.json.encode(upgraded | {"schema": SCHEMA}))
 
-def _schema_of(text: bytes) -> int:
-    return _HEAD.decode(text).schema
+
+def _decode_case(text: bytes) -> Case | str:
+    """The case, or its kind where that is unknown and the rest may look like anything."""
+    kind = msgspec.json.decode(text, type=_Kind).kind
+    return msgspec.json.decode(text, type=Case) if kind in KINDS else kind
 
 
-_HEAD = msgspec.json.Decoder(_Head)
 _IDENTITY = msgspec.json.Encoder(order="deterministic")
 
 
