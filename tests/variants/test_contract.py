@@ -11,6 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench import dispatch
+from bench.call import Call
+from bench.memory import weigh_cpu
 from tests.variants.problems import (
     VARIANTS,
     built,
@@ -71,17 +74,16 @@ CHEAP = [
     small(mode="fwd", mask="causal"),
     small(mode="fwd", mask="full"),
 ]
-COMPILED = [  # a build takes seconds
-    forward_only(workload)
-    for workload in (
-        square(1, mask="causal"),
+COMPILED = {  # a build takes seconds
+    "flex": (
         square(200, mask="causal+padding:0.6"),
         small(query_length=172, key_length=140, head_dim=80, value_head_dim=24, mask="softcap:2+alibi+causal"),
         small(query_length=140, key_length=172, mask="bigbird:16x2x1+document:2", scale=0.3),
-        square(150, mask="padding:0.6"),
-        square(150, mask="full", dtype="float16", heads=2),
-    )
-]
+        small(query_length=1, key_length=1100, mask="causal+padding:0.6"),  # a kernel of its own
+        square(150, mask="causal", dtype="float16", heads=2),
+    ),
+    "flex_bigbird": (square(150, mask="padding:0.6"), square(1)),
+}
 ACCEPTED = {
     **dict.fromkeys(("naive_sdpa", "chunked_mha", "sdpa_math", "sdpa_flash", "sdpa_auto"), (MASKS[:-1], "fwd_bwd")),
     "uniform": (tuple(mask for mask in MASKS if not Mask.parse(mask).changes_scores), "fwd_bwd"),
@@ -103,16 +105,39 @@ def runnable(name, workloads):
     return [workload for workload in workloads if not refusals(name, workload)]
 
 
-def trials(cheap, compiled=()):
-    """Each variant with the workloads among these that it takes."""
+def everything(name):
+    if compiles(name):
+        return runnable(name, map(forward_only, COMPILED.get(name, (square(150), square(150, mask="causal")))))
+    return runnable(name, CHEAP)
+
+
+def trials(*workloads, needs=lambda workload: True):
+    """Each variant with the workloads that it takes: among these, among all, or if it compiles its few."""
     return pytest.mark.parametrize(
         ("name", "workload"),
         [
             pytest.param(name, workload, id=f"{name}-{spelled(workload)}")
             for name in sorted(VARIANTS)
-            for workload in runnable(name, compiled if compiles(name) else cheap)
+            for workload in (runnable(name, workloads) if workloads and not compiles(name) else everything(name))
+            if needs(workload)
         ],
     )
+
+
+def has_a_future(workload):
+    return Mask.parse(workload.mask).is_causal and workload.query_length > 1
+
+
+def is_plain(workload):
+    return workload.mask in ("full", "causal")
+
+
+def is_padded(workload):
+    return Mask.parse(workload.mask).padding is not None
+
+
+def has_two_items(workload):
+    return workload.batch > 1 and workload.kv_heads > 1
 
 
 # --- what a variant says about itself -------------------------------------------------------------------------
@@ -154,11 +179,11 @@ def test_it_takes_what_it_is_there_for(name):
 
 
 def test_every_variant_runs_here_or_is_known_to_need_a_gpu():
-    idle = {name for name in VARIANTS if not runnable(name, [*CHEAP, *COMPILED])}
+    idle = {name for name in VARIANTS if not everything(name)}
     assert idle <= {"sdpa_efficient", "sdpa_cudnn", "xformers"}
 
 
-@trials(CHEAP, COMPILED)
+@trials()
 def test_flops_are_a_positive_whole_number(name, workload):
     variant = VARIANTS[name]
     issued = {
@@ -171,7 +196,7 @@ def test_flops_are_a_positive_whole_number(name, workload):
 # --- what it computes -----------------------------------------------------------------------------------------
 
 
-@trials(CHEAP, COMPILED)
+@trials()
 def test_it_computes_its_own_formula(name, workload):
     result = check_against_own_formula(name, workload)
     assert result.output.shape == (workload.batch, workload.heads, workload.query_length, workload.value_dim)
@@ -236,7 +261,7 @@ def test_any_problem_that_it_takes(name, workload, simpler):
     check_against_own_formula(name, workload)
 
 
-@trials([small(mask="full"), small(mask="causal"), small(mask="padding:0.6")], [COMPILED[1], COMPILED[4]])
+@trials(small(mask="full"), small(mask="causal"), small(mask="padding:0.6"))
 def test_the_same_seed_gives_the_same_bytes(name, workload):
     variant = VARIANTS[name]
     once = run(name, workload)
@@ -251,10 +276,7 @@ def test_the_same_seed_gives_the_same_bytes(name, workload):
         assert first is None or torch.equal(first, second)
 
 
-@trials(
-    [small(mask="full"), small(mask="causal"), small(mask="padding:0.6"), small(mask="softcap:2+alibi+causal")],
-    [COMPILED[1], COMPILED[4]],
-)
+@trials(small(mask="full"), small(mask="causal"), small(mask="padding:0.6"), small(mask="softcap:2+alibi+causal"))
 def test_tensors_of_the_caller_stay_as_they_are(name, workload):
     before = operands(workload)
     after = before.fresh(differentiable=workload.mode != "fwd")
@@ -276,7 +298,7 @@ def assert_same(first, second):
 
 
 @trials(
-    [
+    *[
         small(mask="causal"),
         small(mask="window:9"),
         small(mask="softcap:2+alibi+causal"),
@@ -285,17 +307,15 @@ def assert_same(first, second):
         square(200, mask="causal"),
         small(query_length=40, key_length=72, mask="causal"),
     ],
-    [COMPILED[1], COMPILED[2]],
+    needs=has_a_future,
 )
 def test_the_future_does_not_leak(name, workload):
     variant = VARIANTS[name]
-    if not Mask.parse(workload.mask).is_causal:
-        pytest.skip("not causal")
     offset = workload.key_length - workload.query_length
     given = operands(workload)
     before = run(name, workload, given)
-    cut = workload.key_length // 2
-    row = max(cut - offset, 0)
+    row = workload.query_length // 2
+    cut = max(row + offset, 0)
     future, later = (..., slice(cut, None), slice(None)), (..., slice(row, None), slice(None))
     where = {"value": future}
     if variant.causal_leak == "none":
@@ -313,14 +333,14 @@ def test_the_future_does_not_leak(name, workload):
 
 
 @trials(
-    [
+    *[
         small(mask="padding:0.6"),
         small(mask="causal+padding:0.6"),
         small(mask="bigbird:16x2x1+padding:0.5"),
         small(mask="softcap:2+padding:0.6"),
         small(query_length=40, key_length=72, mask="padding:0.5"),
     ],
-    [COMPILED[1], COMPILED[4]],
+    needs=is_padded,
 )
 @pytest.mark.parametrize("size", [1.0, 1e4])
 def test_padding_does_not_leak(name, workload, size):
@@ -350,8 +370,8 @@ def test_padding_does_not_leak(name, workload, size):
 
 
 @trials(
-    [small(mask="full"), small(mask="causal"), small(mask="padding:0.6"), small(mask="full", dtype="bfloat16")],
-    [COMPILED[1], COMPILED[4]],
+    *[small(mask="full"), small(mask="causal"), small(mask="padding:0.6"), small(mask="full", dtype="bfloat16")],
+    needs=has_two_items,
 )
 def test_batch_items_and_heads_are_independent(name, workload):
     given = operands(workload)
@@ -376,13 +396,11 @@ def test_batch_items_and_heads_are_independent(name, workload):
         assert first is None or torch.allclose(first[:, :heads], second[:, :heads], rtol=1e-4, atol=1e-5)
 
 
-@trials([small(mask="full"), small(mask="causal")])
+@trials(small(mask="full"), small(mask="causal"), needs=is_plain)
 def test_it_runs_the_kernels_that_it_claims(name, workload):
-    from bench import dispatch
-    from bench.call import Call
-    from bench.memory import weigh_cpu
-
     for mode in ("fwd", "fwd_bwd"):
         asked = replace(workload, mode=mode)
+        if refusals(name, asked):
+            continue
         call = Call(built(name, asked), operands(asked).fresh(differentiable=mode != "fwd"), mode)
         assert dispatch.fell_back(VARIANTS[name], "cpu", weigh_cpu(call).dispatched) is None
