@@ -1,0 +1,327 @@
+"""From records to cells: what every process found of one case, gathered, on ground that they share.
+
+Figures may be compared only where all but the variant, the mask, the mode and the length is equal: the machine, the
+settings, the revision and versions, and every other dimension of the problem. That is a :class:`Ground`, and every
+table and picture stands on one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from bench import stats
+from bench.record import About, Host, Measured, Record, Settings, Source, Status, Unsupported
+from variants._contract import MODES, Workload
+
+_Number = TypeVar("_Number", int, float)
+
+FLOOR = "floor"
+_FAMILIES = ("exact", "sparse", "low_rank", "hashing", "kernel", "recurrent", "positional", "scoring", FLOOR)
+
+# What a case is where its processes disagree: the first of these that any of them came to.
+_SEVEREST: tuple[Status, ...] = (
+    "incorrect",
+    "fell_back",
+    "failed",
+    "crashed",
+    "timeout",
+    "out_of_memory",
+    "unsupported",
+    "measured",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What figures must share to stand beside each other.
+
+    ``queries`` and ``keys`` are None where that length is the one that varies; both are where they are equal.
+    ``run_id`` is None unless the code had uncommitted changes, of which nobody can say that two runs had the same.
+    """
+
+    kind: str
+    fingerprint: str
+    device_name: str
+    device: str
+    dtype: str
+    batch: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_head_dim: int | None
+    scale: float | None
+    inputs: str
+    seed: int
+    settings: Settings
+    git: str | None
+    dirty: bool | None
+    versions: tuple[tuple[str, str], ...]
+    run_id: str | None
+    queries: int | None = None
+    keys: int | None = None
+
+    def length(self, workload: Workload) -> int:
+        """The length that varies on this ground."""
+        return workload.query_length if self.queries is None else workload.key_length
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A variant with its parameters. ``label`` names the parameters only where the variant has several sets of them.
+
+    ``sibling`` counts those sets from 0. ``leaks``: under a causal mask, keys to come can move its choices.
+    """
+
+    label: str
+    variant: str
+    parameters: str
+    family: str
+    exact: bool
+    time_exponent: float | None
+    memory_exponent: float | None
+    summary: str = ""
+    paper: str | None = None
+    leaks: bool = False
+    sibling: int = 0
+
+    @property
+    def is_floor(self) -> bool:
+        """Not to be recommended: it shows what doing nothing costs and gives."""
+        return self.family == FLOOR
+
+    @property
+    def order(self) -> tuple[bool, int, str, int]:
+        """Exact ones first, then by family and name."""
+        family = _FAMILIES.index(self.family) if self.family in _FAMILIES else len(_FAMILIES)
+        return not self.exact, family, self.variant, self.sibling
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One case on a ground, with the records of all processes that met it."""
+
+    ground: Ground
+    contender: Contender
+    mask: str
+    mode: str
+    length: int
+    records: Sequence[Record] = field(repr=False)
+
+    @property
+    def workload(self) -> Workload:
+        return self.records[0].case.workload
+
+    @cached_property
+    def status(self) -> Status:
+        """``measured`` only if every process measured it: a missing figure beats a wrong one."""
+        return min((record.status for record in self.records), key=_SEVEREST.index)
+
+    @cached_property
+    def measured(self) -> Sequence[Measured]:
+        """The outcomes, if the case counts as measured."""
+        if self.status != "measured":
+            return ()
+        return [record.outcome for record in self.records if isinstance(record.outcome, Measured)]
+
+    @cached_property
+    def samples(self) -> Mapping[Any, Sequence[float]]:
+        """Seconds per block, by run and process; empty where nothing was timed."""
+        if self.status != "measured":
+            return {}
+        return {
+            (record.run_id, record.process): record.outcome.seconds
+            for record in self.records
+            if isinstance(record.outcome, Measured) and record.outcome.seconds and min(record.outcome.seconds) > 0
+        }
+
+    @cached_property
+    def seconds(self) -> stats.Estimate | None:
+        return stats.median(self.samples) if self.samples else None
+
+    @cached_property
+    def peak_bytes(self) -> int | None:
+        """The highest over processes."""
+        return self.worst(lambda outcome: outcome.peak_bytes)
+
+    @cached_property
+    def relative_error(self) -> float | None:
+        """Of the output against exact attention: the highest over processes."""
+        return self.worst(lambda outcome: outcome.fidelity.relative_error if outcome.fidelity else None)
+
+    @cached_property
+    def cosine(self) -> float | None:
+        """Between the output and exact attention: the lowest over processes."""
+        told = [outcome.fidelity.cosine for outcome in self.measured if outcome.fidelity is not None]
+        return min((cosine for cosine in told if cosine is not None), default=None)
+
+    def worst(self, figure: Callable[[Measured], _Number | None]) -> _Number | None:
+        """The largest over processes of a number of the outcome, None where no process has it."""
+        known = [value for outcome in self.measured if (value := figure(outcome)) is not None]
+        return max(known) if known else None
+
+    def middle(self, figure: Callable[[Measured], float | None]) -> float | None:
+        """The median over processes of a number of the outcome, None where no process has it."""
+        known = [value for outcome in self.measured if (value := figure(outcome)) is not None]
+        return float(np.median(known)) if known else None
+
+    def reasons(self) -> list[tuple[Status, str, str]]:
+        """Why there is no figure: status, stage and reason, each once; empty where there is one."""
+        found: dict[tuple[Status, str, str], None] = {}
+        for record in self.records:
+            match record.outcome:
+                case Measured():
+                    continue
+                case Unsupported(reasons=reasons):
+                    found.update(
+                        dict.fromkeys((record.status, "", reason) for reason in reasons or ["no reason given"])
+                    )
+                case outcome:
+                    found.setdefault((record.status, outcome.stage, outcome.message))
+        return list(found)
+
+
+def gather(records: Iterable[Record]) -> dict[Ground, list[Cell]]:
+    """The cells of each ground, ordered by mask, mode, contender and length; grounds in order of appearance."""
+    grounds: dict[Ground, list[Record]] = defaultdict(list)
+    bare = _Grounds()
+    for record in records:
+        grounds[bare(record)].append(record)
+    contenders = _contenders(record for found in grounds.values() for record in found)
+    gathered: dict[Ground, list[Cell]] = {}
+    for ground, found in grounds.items():
+        for axis, members in _along_axes(ground, found).items():
+            gathered[axis] = _cells(axis, members, contenders)
+    return gathered
+
+
+class _Grounds:
+    """Grounds of records, before their lengths are looked at. A source is described once, since many share one."""
+
+    def __init__(self) -> None:
+        self._versions: dict[int, tuple[Source, tuple[tuple[str, str], ...]]] = {}
+
+    def __call__(self, record: Record) -> Ground:
+        workload, host, source = record.case.workload, record.host, record.source
+        return Ground(
+            kind=record.case.kind,
+            fingerprint=host.fingerprint,
+            device_name=host.device_name,
+            device=workload.device,
+            dtype=workload.dtype,
+            batch=workload.batch,
+            heads=workload.heads,
+            kv_heads=workload.kv_heads,
+            head_dim=workload.head_dim,
+            value_head_dim=workload.value_head_dim,
+            scale=workload.scale,
+            inputs=workload.inputs,
+            seed=workload.seed,
+            settings=record.settings,
+            git=source.git,
+            dirty=source.dirty,
+            versions=self._of(source),
+            run_id=record.run_id if source.dirty else None,
+        )
+
+    def _of(self, source: Source) -> tuple[tuple[str, str], ...]:
+        """Kept with the source itself, so that its id is not given to another."""
+        if id(source) not in self._versions:
+            self._versions[id(source)] = source, tuple(sorted(source.versions.items()))
+        return self._versions[id(source)][1]
+
+
+def _along_axes(ground: Ground, records: Sequence[Record]) -> dict[Ground, list[Record]]:
+    """Grounds on which one length varies: both together, or one with the other fixed."""
+    shapes = {(record.case.workload.query_length, record.case.workload.key_length) for record in records}
+    fix_queries = len({queries for queries, _ in shapes}) <= len({keys for _, keys in shapes})
+    square = all(queries == keys for queries, keys in shapes)
+    one_line = not square and 1 in (len({queries for queries, _ in shapes}), len({keys for _, keys in shapes}))
+    found: dict[Ground, list[Record]] = defaultdict(list)
+    for record in records:
+        workload = record.case.workload
+        if workload.is_square and not one_line:
+            found[ground].append(record)
+        elif fix_queries:
+            found[replace(ground, queries=workload.query_length)].append(record)
+        else:
+            found[replace(ground, keys=workload.key_length)].append(record)
+    return found
+
+
+def _contenders(records: Iterable[Record]) -> dict[tuple[str, str], Contender]:
+    """Contenders by variant and parameters as text."""
+    about: dict[str, About] = {}
+    parameters: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for record in records:
+        about.setdefault(record.case.variant, record.about)
+        parameters[record.case.variant][_text(record.case.parameters)] = record.case.parameters
+    contenders = {}
+    for variant, sets in parameters.items():
+        names = [name for name in _names(sets.values()) if len({_text(one.get(name)) for one in sets.values()}) > 1]
+        for sibling, text in enumerate(sorted(sets, key=lambda text: [_rank(sets[text].get(name)) for name in names])):
+            told = ", ".join(f"{name}={_said(sets[text][name])}" for name in names if name in sets[text])
+            known = about[variant]
+            contenders[variant, text] = Contender(
+                label=f"{variant} ({told})" if told else variant,
+                variant=variant,
+                parameters=text,
+                family=known.family,
+                exact=known.exact,
+                time_exponent=known.time_exponent,
+                memory_exponent=known.memory_exponent,
+                summary=known.summary,
+                paper=known.paper,
+                leaks=known.causal_leak != "none",
+                sibling=sibling,
+            )
+    return contenders
+
+
+def _names(sets: Iterable[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for one in sets for name in one))
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def _said(value: Any) -> str:
+    return value if isinstance(value, str) else _text(value)
+
+
+def _rank(value: Any) -> tuple[int, float, str]:
+    """Numbers by size, before all else by its text."""
+    return (0, float(value), "") if isinstance(value, (int, float)) else (1, 0.0, _text(value))
+
+
+def _cells(ground: Ground, records: Iterable[Record], contenders: Mapping[tuple[str, str], Contender]) -> list[Cell]:
+    cases: dict[tuple[str, str, int, Contender], list[Record]] = defaultdict(list)
+    for record in records:
+        workload = record.case.workload
+        contender = contenders[record.case.variant, _text(record.case.parameters)]
+        cases[workload.mask, workload.mode, ground.length(workload), contender].append(record)
+    cells = [
+        Cell(ground, contender, mask, mode, length, sorted(found, key=lambda record: (record.run_id, record.process)))
+        for (mask, mode, length, contender), found in cases.items()
+    ]
+    masks = {cell.mask: None for cell in cells}
+    order = sorted(masks, key=lambda mask: (mask != "full", mask != "causal", mask))
+    return sorted(
+        cells,
+        key=lambda cell: (order.index(cell.mask), MODES.index(cell.mode), cell.contender.order, cell.length),
+    )
+
+
+def hosts(records: Iterable[Record]) -> list[Host]:
+    """Machines by fingerprint and device, each as it was first described."""
+    found: dict[tuple[str, str], Host] = {}
+    for record in records:
+        found.setdefault((record.host.fingerprint, record.host.device_name), record.host)
+    return list(found.values())

@@ -1,0 +1,50 @@
+"""``report``: a folder with README.md, pictures and CSV of one run or several."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MOST_NAMED = 2
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILES…", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder to write into; an earlier report in it is replaced.  [default: reports/RUN_ID]",
+)
+@click.option("--baseline", metavar="VARIANT", help="What speed-ups are over.  [default: naive_sdpa, if it was run]")
+def command(*, files: tuple[Path, ...], out: Path | None, baseline: str | None) -> int:
+    """Write a report of run files: the answer first, then pictures, tables, what is missing, and how far to trust it.
+
+    Reads records alone: no torch, no variants. Prints the path of the report's README.md.
+    """
+    from bench import report, store
+
+    reading = store.read(*files)
+    if out is None:
+        out = Path("reports") / folder_name([record.run_id for record in reading.records])
+    readme = report.write(reading, out, baseline=baseline)
+    for problem in reading.problems:
+        click.echo(f"warning: {problem}", err=True)
+    for kind, count in sorted(reading.skipped.items()):
+        click.echo(f"warning: {count} lines of the unknown kind {kind!r} left out", err=True)
+    if all(record.status != "measured" for record in reading.records):
+        click.echo("warning: nothing was measured in these runs; the report says why", err=True)
+    click.echo(readme)
+    return 0
+
+
+def folder_name(run_ids: Sequence[str]) -> str:
+    """The run's id, in characters that a path may have; of several runs the first two and how many more."""
+    names = [re.sub(r"[^\w.-]+", "-", run_id).strip(".-") or "run" for run_id in dict.fromkeys(run_ids)]
+    more = [f"{len(names) - _MOST_NAMED}-more"] if len(names) > _MOST_NAMED else []
+    return "+".join([*names[:_MOST_NAMED], *more])

@@ -1,0 +1,239 @@
+"""Medians, 95% intervals, ratios and growth exponents of measured seconds. Pure, seeded, and without torch.
+
+What several processes measured comes as ``{process: samples}``. Samples of one process are no independent
+measurements of a machine: its layout in memory can be lucky. So a process counts once, with its median, wherever there
+are several; with a single one the interval covers what varied within it, and no more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+CONFIDENCE = 0.95
+
+# Two variants, each timed in one process, must differ by more than layout luck: identical code was seen to differ by
+# several percent between processes.
+SINGLE_PROCESS_MARGIN = 0.05
+
+_TAIL = (1 - CONFIDENCE) / 2
+_ORDERED_FROM = 6  # the fewest values of which the smallest and the largest hold the median with 95%
+_RESAMPLES = 4000
+_SEED = 20240229
+
+Floats = NDArray[np.float64]
+Samples = Mapping[Hashable, Sequence[float] | Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number and its 95% interval; ``low`` and ``high`` are None together, where too little is known for one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the interval as a share of the value."""
+        if self.low is None or self.high is None:
+            return None
+        return (self.high - self.low) / 2 / self.value
+
+
+# --- medians --------------------------------------------------------------------------------------------------
+
+
+def median_interval(values: Sequence[float] | Floats) -> tuple[float, float] | None:
+    """The 95% interval of the median, between two of the sorted values, whatever their distribution; None below six."""
+    rank = _rank(len(values))
+    if rank is None:
+        return None
+    ordered = np.sort(values)
+    return float(ordered[rank]), float(ordered[-1 - rank])
+
+
+@lru_cache(maxsize=4096)
+def _rank(count: int) -> int | None:
+    """The largest k for which the k-th smallest and the k-th largest, from 0, hold the median with 95%.
+
+    How many of ``count`` values lie below the median is binomial with probability ½.
+    """
+    if count < _ORDERED_FROM:
+        return None
+    ranks = np.arange(count // 2)
+    return int(ranks[special.bdtr(ranks.astype(float), count, 0.5) <= _TAIL][-1])
+
+
+def median(samples: Samples) -> Estimate:
+    """The median over processes of their medians; of a single process, the median of its samples.
+
+    Raises:
+        ValueError: no samples at all, or one that is not positive and finite.
+
+    """
+    series = [_positive(values) for values in samples.values()]
+    if not series:
+        raise ValueError("expected samples of one process at least, got none")
+    return estimate(series[0] if len(series) == 1 else [float(np.median(values)) for values in series])
+
+
+def estimate(values: Sequence[float] | Floats) -> Estimate:
+    """The median of positive numbers and its interval.
+
+    From six on by order statistics; of two to five by Student's t on the logarithms; of one there is none.
+    """
+    middle = float(np.median(values))
+    between = median_interval(values)
+    if between is not None:
+        return Estimate(middle, *between)
+    if len(values) == 1:
+        return Estimate(middle)
+    logs = np.log(values)
+    half = float(special.stdtrit(len(logs) - 1, 1 - _TAIL)) * _standard_error(logs)
+    centre = float(np.mean(logs))
+    # rounding alone may put the median of equal values outside
+    return Estimate(middle, min(middle, math.exp(centre - half)), max(middle, math.exp(centre + half)))
+
+
+def _standard_error(values: Floats) -> float:
+    return float(np.std(values, ddof=1)) / math.sqrt(len(values))
+
+
+def _positive(values: Sequence[float] | Floats) -> Floats:
+    array = np.asarray(values, dtype=np.float64)
+    if not array.size or not (np.isfinite(array) & (array > 0)).all():
+        raise ValueError(
+            f"expected positive, finite samples, got {len(array)}, the least {array.min(initial=math.inf)}"
+        )
+    return array
+
+
+# --- ratios ---------------------------------------------------------------------------------------------------
+
+
+def ratio(numerator: Samples, denominator: Samples) -> Estimate:
+    """How many times larger: the median ratio with its interval.
+
+    Where both were measured in the same two or more processes (or passes), each gives one ratio, so that what drifted
+    from pass to pass cancels. Otherwise the ratio of the medians, with both intervals joined on the logarithms by
+    recovering a variance from each (Zou and Donner 2008).
+    """
+    shared = [process for process in numerator if process in denominator]
+    if len(shared) > 1:
+        pairs = ((_positive(numerator[process]), _positive(denominator[process])) for process in shared)
+        return estimate([float(np.median(over) / np.median(under)) for over, under in pairs])
+    return _ratio_of_medians(median(numerator), median(denominator))
+
+
+def _ratio_of_medians(over: Estimate, under: Estimate) -> Estimate:
+    value = over.value / under.value
+    if over.low is None or over.high is None or under.low is None or under.high is None:
+        return Estimate(value)
+    down = math.hypot(math.log(over.value / over.low), math.log(under.high / under.value))
+    up = math.hypot(math.log(over.high / over.value), math.log(under.value / under.low))
+    return Estimate(value, value * math.exp(-down), value * math.exp(up))
+
+
+def within_noise(some: Samples, others: Samples) -> bool:
+    """Whether what was measured cannot tell which is larger.
+
+    The interval of their ratio holds one, or there is none; or each was seen in a single process and they differ
+    by less than 5%.
+    """
+    larger = ratio(some, others)
+    if larger.low is None or larger.high is None or larger.low <= 1 <= larger.high:
+        return True
+    single = min(len(some), len(others)) == 1
+    return single and abs(math.log(larger.value)) < math.log1p(SINGLE_PROCESS_MARGIN)
+
+
+# --- growth ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How something grows with the length N, as N to the power of ``exponent``, fitted over all ``lengths``.
+
+    The interval tells how well the slope of the straight line through *these* lengths is known, not how straight they
+    lie: ``at_the_end`` is the exponent between the last two alone, and differs where the growth has not settled.
+    """
+
+    exponent: Estimate
+    at_the_end: float
+    lengths: tuple[int, ...]
+
+
+def growth(series: Mapping[int, Samples]) -> Growth | None:
+    """The least-squares exponent over lengths, with a bootstrap interval; None with fewer than two lengths.
+
+    With one process each, medians are drawn again from its samples at each length. With several, deviations of
+    processes from their length's mean are drawn from all lengths at once, since two or three at one length say little.
+    """
+    lengths = tuple(sorted(series))
+    if len(lengths) < 2:  # noqa: PLR2004  # a slope has two ends
+        return None
+    logs = [np.log([float(np.median(_positive(values))) for values in series[length].values()]) for length in lengths]
+    middles = np.array([float(np.median(values)) for values in logs])
+    slope = float(_slope(np.log(lengths), middles))
+    end = (middles[-1] - middles[-2]) / math.log(lengths[-1] / lengths[-2])
+    if not all(_is_resampled(series[length]) for length in lengths):
+        return Growth(Estimate(slope), float(end), lengths)
+    drawn = _slope(np.log(lengths), _resampled([series[length] for length in lengths], logs, middles))
+    low, high = np.quantile(drawn - slope, [_TAIL, 1 - _TAIL]) * _widening(sum(len(values) - 1 for values in logs))
+    return Growth(Estimate(slope, slope + min(0.0, float(low)), slope + max(0.0, float(high))), float(end), lengths)
+
+
+def _widening(freedom: int) -> float:
+    """What a bootstrap over few processes lacks: the quantile of Student's t over that of the normal distribution."""
+    return float(special.stdtrit(freedom, 1 - _TAIL) / special.ndtri(1 - _TAIL)) if freedom else 1.0
+
+
+def fixed_growth(values: Mapping[int, float]) -> Growth | None:
+    """The same for numbers that do not vary, such as bytes: an exponent without an interval."""
+    return growth({length: {0: [value]} for length, value in values.items()})
+
+
+def _is_resampled(samples: Samples) -> bool:
+    """Whether there is anything to draw again: several processes, or several samples of one."""
+    return len(samples) > 1 or len(next(iter(samples.values()))) > 1
+
+
+def _slope(x: Floats, y: Floats) -> Floats:
+    """Least-squares slope over the last axis."""
+    centred = x - x.mean()
+    return np.asarray((y * centred).sum(axis=-1) / (centred**2).sum())
+
+
+def _resampled(series: Sequence[Samples], logs: Sequence[Floats], middles: Floats) -> Floats:
+    """Logarithms of the median at each length as they might have come out; ``(resamples, lengths)``."""
+    random = np.random.default_rng(_SEED)
+    deviations = [values - values.mean() for values in logs if len(values) > 1]
+    scale = [math.sqrt(len(values) / (len(values) - 1)) for values in deviations]
+    pool = np.concatenate([part * factor for part, factor in zip(deviations, scale, strict=True)] or [np.zeros(1)])
+    columns = [
+        middle + np.median(random.choice(pool, (_RESAMPLES, len(values))), axis=1)
+        if len(values) > 1
+        else _resampled_medians(np.log(_positive(next(iter(samples.values())))), random)
+        for samples, values, middle in zip(series, logs, middles, strict=True)
+    ]
+    return np.stack(columns, axis=-1)
+
+
+def _resampled_medians(logs: Floats, random: np.random.Generator) -> Floats:
+    """Medians of what one process gave, as they might have come out.
+
+    Drawn by rank, since the middle one of n uniform ranks has a beta distribution; of two to five from Student's t.
+    """
+    count = len(logs)
+    if count < _ORDERED_FROM:
+        return np.asarray(np.median(logs) + _standard_error(logs) * random.standard_t(count - 1, _RESAMPLES))
+    half = (count + 1) / 2
+    ranks = random.beta(half, half, _RESAMPLES) * count
+    return np.asarray(np.sort(logs)[np.minimum(ranks.astype(int), count - 1)])
