@@ -12,7 +12,8 @@ Gradients are returned, never accumulated, so there are none to clear between ca
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,8 +47,8 @@ class Operands:
 
     @staticmethod
     def of(workload: Workload) -> Operands:
-        """The inputs that the workload asks for."""
-        return Operands(*inputs.make(workload))
+        """The inputs that the workload asks for. Nobody but us may touch them: variants get :meth:`fresh` ones."""
+        return _made(replace(workload, mask="full", mode="fwd", scale=None))
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -64,6 +65,12 @@ class Operands:
         with torch.no_grad():
             for tensor in self.inputs:
                 tensor.copy_(tensor.flip(2))
+
+
+@lru_cache(maxsize=1)
+def _made(workload: Workload) -> Operands:
+    """Masks and modes of a shape have the same inputs, and come one after the other."""
+    return Operands(*inputs.make(workload))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from bench.memory import Profiled, Weight
-    from bench.oracle import Agreement
+    from bench.oracle import Agreement, Truth
     from bench.record import Case, Outcome, Settings, Stage
     from variants._contract import Attend, Variant, Workload
 
@@ -167,7 +167,8 @@ def _check(subject: Subject, built: Built) -> tuple[Verdict, Profiled]:
     """The oracle's verdict on the first call, and a second one under the profiler that shows what runs."""
     subject.enter("check")
     sampled = rows.sample(subject.workload, rows.how_many(subject.workload))
-    verdict = _judge(subject, built.first, built.result, sampled)
+    truth, output, gradients = _judge(subject, built.first, built.result, sampled)
+    verdict = Verdict(output, gradients, fidelity(subject.problem, truth, built.result.output))
     profiled = subject.weigh(built.dense)
     subject.refuse(soundness.reused(built.result.output, profiled.output))
     objection = dispatch.fell_back(subject.variant, subject.workload.device, profiled.dispatched)
@@ -177,7 +178,10 @@ def _check(subject: Subject, built: Built) -> tuple[Verdict, Profiled]:
     return verdict, profiled
 
 
-def _judge(subject: Subject, call: Call, result: Result, sampled: torch.Tensor, when: str = "") -> Verdict:
+def _judge(
+    subject: Subject, call: Call, result: Result, sampled: torch.Tensor, when: str = ""
+) -> tuple[Truth, Agreement, Agreement | None]:
+    """What is right, and how far output and gradients are from it; ends the case where that is too far."""
     objection = soundness.not_finite(result)
     if objection is not None:
         raise Rejection(Incorrect(stage=subject.stage, message=f"{when}{objection}"))
@@ -188,7 +192,7 @@ def _judge(subject: Subject, call: Call, result: Result, sampled: torch.Tensor, 
     if wrong:
         message = f"{when}{'; '.join(wrong)}"
         raise Rejection(Incorrect(stage=subject.stage, message=message, **_errors(output, gradients)))
-    return Verdict(output, gradients, fidelity(subject.problem, truth, result.output))
+    return truth, output, gradients
 
 
 def _weigh(subject: Subject, built: Built, profiled: Profiled) -> tuple[Weight, float]:

@@ -75,7 +75,8 @@ class Agreement:
 class Truth:
     """The reference on some rows in float64, and in the working dtype to learn its rounding.
 
-    ``output`` and ``rounded`` are ``(B, H, R, Dv)``; gradients have the shapes of query, key and value.
+    ``output`` and ``rounded`` are ``(B, H, R, Dv)``; gradients have the shapes of query, key and value. ``routing`` is
+    what the variant chose for ``operands``.
     """
 
     rows: Tensor
@@ -84,6 +85,7 @@ class Truth:
     gradients: tuple[Tensor, ...] | None
     rounded_gradients: tuple[Tensor, ...] | None
     operands: Operands
+    routing: Any
 
 
 def only_on(rows: Tensor, operands: Operands) -> Operands:
@@ -105,7 +107,7 @@ def truth(problem: Problem, operands: Operands, rows: Tensor) -> Truth:
         rounded, rounded_gradients = _evaluate(
             problem, operands, rows, routing, operands.query.dtype, differentiates=differentiates
         )
-    return Truth(rows, output, rounded.double(), gradients, rounded_gradients, operands)
+    return Truth(rows, output, rounded.double(), gradients, rounded_gradients, operands, routing)
 
 
 def judge_output(truth: Truth, output: Tensor) -> Agreement:

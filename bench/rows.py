@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
     from variants._contract import Workload
 
-MOST_ROWS = 48
+MOST_ROWS = 32
 LEAST_ROWS = 6
 
-_SCORES_BYTES = 32 * 1024**2
+_SCORES_BYTES = 8 * 1024**2
 _BLOCK_EDGES = (64, 128)
 
 
 def how_many(workload: Workload) -> int:
-    """As many rows as keep their float64 scores, B · H · rows · Nk · 8 bytes, in 32 MiB; 6 to 48 of them."""
+    """As many rows as keep their float64 scores, B · H · rows · Nk · 8 bytes, in 8 MiB; 6 to 32 of them."""
     row_bytes = workload.batch * workload.heads * workload.key_length * 8
     return min(workload.query_length, max(LEAST_ROWS, min(MOST_ROWS, _SCORES_BYTES // row_bytes)))
 
