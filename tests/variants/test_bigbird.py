@@ -7,6 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.call import Call
+from bench.memory import weigh_cpu
 from tests.variants import parametrised
 from tests.variants.parametrised import operands, run, square
 from variants import bigbird, flex_bigbird
@@ -149,9 +151,6 @@ def test_memory_is_linear(mode):
 
 
 def test_training_keeps_nothing_but_the_inputs():
-    from bench.call import Call
-    from bench.memory import weigh_cpu
-
     workload = replace(square(BASE, 4096), batch=1)
     weight = weigh_cpu(Call(VARIANT.build(workload, Parameters()), operands(workload), "fwd_bwd")).weight
     assert weight.saved_bytes == 0
