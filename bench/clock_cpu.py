@@ -29,12 +29,14 @@ _OFF_CORE = {True: 0.01, False: 0.25}  # single calls, and many, of which the me
 class CpuClock:
     """A :class:`bench.clock.Clock`. ``scatter`` gives the call on freshly allocated operands.
 
+    ``own_seconds`` is what was spent in the attention itself, untimed forwards included.
     A new layout costs a copy of all operands: where that is more than a quarter of the time spent in calls since
     the last one, the next block keeps the layout.
     """
 
     scatter: Callable[[], Call]
     call_seconds: float = 0.0
+    own_seconds: float = 0.0
     now_ns: Callable[[], int] = time.perf_counter_ns
     on_core_ns: Callable[[], int] = time.thread_time_ns
     timer: str = "perf_counter, blocks of 10 ms"
@@ -75,14 +77,16 @@ class CpuClock:
         """Nanoseconds of each call, and those that this thread spent on a core during them."""
         prepare, timed, touch = call.prepare, call.timed(), call.touch()
         now, on_core_now = self.now_ns, self.on_core_ns
-        durations, on_core = [], 0
+        durations, on_core, preparing = [], 0, 0
         enabled = gc.isenabled()
         gc.disable()
         try:
             with torch.set_grad_enabled(call.differentiates):
                 for _ in range(calls):
                     next(touch)
+                    begin = now()
                     prepared = prepare()
+                    preparing += now() - begin
                     before = on_core_now()
                     start = now()
                     timed(prepared)
@@ -93,4 +97,5 @@ class CpuClock:
         finally:
             if enabled:
                 gc.enable()
+        self.own_seconds += (sum(durations) + preparing) * 1e-9
         return durations, on_core

@@ -52,7 +52,7 @@ def mass_recall(problem: Problem, truth: Truth, weights: Tensor) -> float | None
     for head in range(workload.heads):  # heads that share a value write into channels of their own
         first = head % workload.group * count
         upstream[:, head, :, first : first + count] = torch.eye(count, dtype=output.dtype, device=output.device)
-    (effective,) = torch.autograd.grad(output, value, upstream)  # (B, Hkv, Nk, Dv), channels are (head in group, row)
+    (effective,) = torch.autograd.grad((output * upstream).sum(), value)  # (B, Hkv, Nk, Dv): (head in group, row)
     looked_at = (effective[..., : workload.group * count].mT != 0).reshape(
         workload.batch, workload.heads, count, workload.key_length
     )

@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from bench import cuda, dispatch, oracle, prediction, rows, soundness, work
-from bench.call import Call, Operands, Result, scatterer
+from bench.call import Call, Operands, Result, load_backward, scatterer
 from bench.compilation import Compilation
 from bench.fidelity import fidelity
 from bench.record import FellBack, Fidelity, Incorrect, Measured, OutOfMemory, Unsupported
@@ -27,7 +27,7 @@ from bench.verdicts import Rejection, tidy
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from bench.memory import Profiled, Weight
+    from bench.memory import Profiled
     from bench.oracle import Agreement, Truth
     from bench.record import Case, Outcome, Settings, Stage
     from variants._contract import Attend, Variant, Workload
@@ -63,10 +63,10 @@ def _measured(subject: Subject, ceilings: Mapping[str, float]) -> Outcome:
     _refuse_what_cannot_fit(subject)
     built = _build(subject)
     verdict, profiled = _check(subject, built)
-    weight, call_seconds = _weigh(subject, built, profiled)
-    timing = _time(subject, built, call_seconds)
-    record = _record(subject, built, verdict, profiled.dispatched)
-    return _with_roofline(_with_figures(record, weight, timing), subject.workload, ceilings)
+    weighings = _weigh(subject, built, profiled)
+    timing = _time(subject, built, min(weighing.seconds for weighing in weighings))
+    record = _with_figures(_record(subject, built, verdict, profiled.dispatched), built, weighings, timing)
+    return _with_roofline(record, subject.workload, ceilings)
 
 
 def _checked(subject: Subject) -> Outcome:
@@ -134,6 +134,8 @@ def _build(subject: Subject) -> Built:
     """Inputs, the variant, and its first call, whose upstream gradient is that of the oracle."""
     subject.enter("inputs")
     base = Operands.of(subject.workload)
+    if subject.workload.mode != "fwd":
+        load_backward()
     sampled = rows.sample(subject.workload, rows.how_many(subject.workload))
     operands = oracle.only_on(sampled, base).fresh(differentiable=subject.workload.mode != "fwd")
 
@@ -195,16 +197,15 @@ def _judge(
     return truth, output, gradients
 
 
-def _weigh(subject: Subject, built: Built, profiled: Profiled) -> tuple[Weight, float]:
-    """What a call weighs, three times the same; and how long the quickest of these calls took."""
+def _weigh(subject: Subject, built: Built, profiled: Profiled) -> list[Profiled]:
+    """The same call again, until it has been weighed three times."""
     subject.enter("memory")
     weighings = [profiled, *(subject.weigh(built.dense) for _ in range(_WEIGHINGS - 1))]
     peaks = [weighing.weight.peak_bytes for weighing in weighings]
     if len(set(peaks)) > 1 and not subject.variant.stochastic:
         subject.refuse(f"calls on the same inputs peak at {peaks} bytes, and the variant is not declared stochastic")
     subject.refuse(soundness.changed_inputs(built.first.operands, built.base))
-    heaviest = max((weighing.weight for weighing in weighings), key=lambda weight: weight.peak_bytes)
-    return heaviest, min(weighing.seconds for weighing in weighings)
+    return weighings
 
 
 def _time(subject: Subject, built: Built, call_seconds: float) -> Timing:
@@ -274,7 +275,11 @@ def _record(subject: Subject, built: Built, verdict: Verdict, dispatched: list[s
     )
 
 
-def _with_figures(record: Measured, weight: Weight, timing: Timing) -> Measured:
+def _with_figures(record: Measured, built: Built, weighings: list[Profiled], timing: Timing) -> Measured:
+    """With the heaviest weight, the times, and in ``own_seconds`` how long all of it was in the variant's own code."""
+    weight = max((weighing.weight for weighing in weighings), key=lambda weight: weight.peak_bytes)
+    setup_seconds = built.build_seconds + built.first_call_seconds
+    own_seconds = setup_seconds + sum(weighing.seconds for weighing in weighings) + timing.own_seconds
     return msgspec.structs.replace(
         record,
         seconds=timing.seconds,
@@ -283,7 +288,7 @@ def _with_figures(record: Measured, weight: Weight, timing: Timing) -> Measured:
         timer=timing.timer,
         settled=timing.settled,
         dropped_share=timing.dropped_share,
-        conditions=timing.conditions,
+        conditions={**timing.conditions, "own_seconds": round(own_seconds, 4)},
         peak_bytes=weight.peak_bytes,
         output_bytes=weight.output_bytes,
         saved_bytes=weight.saved_bytes,

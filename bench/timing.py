@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -19,13 +20,17 @@ _COLD, _WARM, _GRAPH = 0.6, 0.25, 0.15
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds per block, as in :class:`bench.record.Measured`, and the call that was timed last."""
+    """Seconds per block, as in :class:`bench.record.Measured`, and the call that was timed last.
+
+    ``own_seconds`` is what timing spent in the attention's own calls, warm-up and untimed forwards included.
+    """
 
     seconds: list[float]
     timer: str
     settled: bool
     dropped_share: float
     last_call: Call
+    own_seconds: float
     warm: list[float] | None = None
     graph: list[float] | None = None
     conditions: dict[str, float | int | str | None] = field(default_factory=dict)
@@ -43,6 +48,7 @@ def time_on_cpu(scatter: Callable[[], Call], *, call_seconds: float, budget_seco
         series.settled,
         series.dropped_share,
         clock.last_call,
+        clock.own_seconds,
         conditions=watch.report(),
         notes=series.notes,
     )
@@ -52,7 +58,7 @@ def time_on_cuda(
     scatter: Callable[[], Call], runtime: Runtime, *, call_seconds: float, budget_seconds: float | None
 ) -> Timing:
     """With a cleared L2 cache, with a warm one, and below 50 µs replayed from a CUDA graph, if it can be captured."""
-    watch = Watch.start()
+    watch, start = Watch.start(), time.perf_counter()
     budget = DEFAULT_BUDGET_SECONDS if budget_seconds is None else budget_seconds
     cold = CudaClock(scatter, runtime)
     series = collect(cold, budget_seconds=_COLD * budget, call_seconds=call_seconds)
@@ -70,6 +76,7 @@ def time_on_cuda(
         series.settled,
         series.dropped_share,
         cold.last_call,
+        time.perf_counter() - start,
         warm=warm_series.seconds,
         graph=replayed,
         conditions={**watch.report(), **describe(healths)},

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import torch
-
 from bench.record import Failed, Outcome, OutOfMemory, Stage
 
 _LONGEST_MESSAGE = 400
@@ -33,8 +31,10 @@ def explain(error: BaseException, stage: Stage) -> Outcome:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out: Python's, the device's, or that of torch's CPU allocator, which raises RuntimeError."""
+    from torch import OutOfMemoryError
+
     match error:
-        case MemoryError() | torch.OutOfMemoryError():
+        case MemoryError() | OutOfMemoryError():
             return True
         case RuntimeError():
             return _NO_MEMORY.search(_text(error)) is not None

@@ -135,6 +135,8 @@ def test_the_mode_says_what_is_under_the_clock(mode, timed):
 
     clock = clock_of(attend, mode=mode, time=time, call_seconds=timed * 1e-9)
     assert clock.sample().seconds == pytest.approx(timed * 1e-9)
+    own = timed if mode != "bwd" else timed + 2 * MILLISECOND  # the untimed forward is the attention's own, too
+    assert clock.own_seconds == pytest.approx(round(1e-2 / (timed * 1e-9)) * own * 1e-9)
     upstream = Operands.of(small()).upstream
     assert all(torch.equal(gradient, upstream) for gradient in grads)
     assert len(grads) == (0 if mode == "fwd" else round(1e-2 / (timed * 1e-9)))

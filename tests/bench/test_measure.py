@@ -66,6 +66,7 @@ def test_a_right_variant_is_measured(mode):
     assert outcome.issued_flops == 1000
     assert "aten::bmm" in outcome.dispatched
     assert outcome.conditions["load_1min"] is not None
+    assert outcome.conditions["own_seconds"] > outcome.setup_seconds + sum(outcome.seconds)
     assert msgspec.json.decode(msgspec.json.encode(outcome), type=Measured) == outcome
 
 
