@@ -126,6 +126,8 @@ def _parse(text: str) -> Mask:
         if values.setdefault(name, value) != value:
             raise MaskError(f"mask {text!r} has {name!r} twice with different arguments; give it once")
     values.pop("full", None)
+    if values.get("prefix") == 0:
+        values["causal"] = True
     if "window" in values:  # a window is causal
         values.pop("causal", None)
     if "causal" in values or "window" in values:  # (a prefix or causal) and causal is causal
@@ -201,6 +203,8 @@ def _spell(name: str, value: object) -> str:
         case True:
             return name
         case float():
-            return f"{name}:{value:g}"
+            short = f"{value:g}"
+            exact = short if float(short) == value else repr(value)
+            return f"{name}:{exact.replace('+', '')}"  # "+" joins terms
         case _:
             return f"{name}:{value}"

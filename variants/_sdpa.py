@@ -9,7 +9,7 @@ Its own ``is_causal`` is aligned top-left, so it is used for square problems onl
 from __future__ import annotations
 
 import warnings
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,6 +31,11 @@ _NAMES = {
     SDPBackend.FLASH_ATTENTION: "flash",
     SDPBackend.EFFICIENT_ATTENTION: "efficient",
     SDPBackend.CUDNN_ATTENTION: "cudnn",
+}
+_HEADINGS = {
+    SDPBackend.FLASH_ATTENTION: "flash attention",
+    SDPBackend.EFFICIENT_ATTENTION: "memory efficient",
+    SDPBackend.CUDNN_ATTENTION: "cudnn attention",
 }
 _CUDA_ONLY = (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION)
 
@@ -107,22 +112,39 @@ def _cuda_obstacles(backend: SDPBackend | None, workload: Workload) -> list[str]
         (workload.kv_heads, workload.key_length, workload.value_dim),
     )
     training = workload.mode != "fwd"
-    tensors = [
+    query, key, value = (
         torch.empty((workload.batch, *shape), dtype=dtype, device="cuda", requires_grad=training) for shape in shapes
-    ]
+    )
+    attn_mask, is_causal = _mask_to_ask_with(pattern), pattern.is_top_left_causal
     parameters = torch.backends.cuda.SDPAParams(  # type: ignore[call-arg]  # torch's stub has no arguments
-        *tensors,  # type: ignore[arg-type]
-        _mask_to_ask_with(pattern),
+        query,
+        key,
+        value,
+        attn_mask,
         0.0,
-        pattern.is_top_left_causal,
+        is_causal,
         workload.group > 1,
     )
-    with warnings.catch_warnings(record=True) as said:
+    if ask(parameters):
+        return []
+    with warnings.catch_warnings(record=True) as said:  # a call says why, and computes nothing
         warnings.simplefilter("always")
-        if ask(parameters, debug=True):
-            return []
-    first = next((str(warning.message).split(" (Triggered")[0] for warning in said), "it does not say why")
-    return [f"PyTorch's {_NAMES[backend]} kernel refuses it: {first}"]
+        with suppress(RuntimeError), sdpa_kernel(backend):
+            scaled_dot_product_attention(
+                query, key, value, attn_mask, is_causal=is_causal, enable_gqa=workload.group > 1
+            )
+    return [f"PyTorch's {_NAMES[backend]} kernel refuses it: {_why(backend, [str(one.message) for one in said])}"]
+
+
+def _why(backend: SDPBackend, messages: Sequence[str]) -> str:
+    """What PyTorch says under this kernel's heading: it goes through all of them, "X kernel not used because:" each."""
+    under_heading = False
+    for message in messages:
+        if "not used because" in message:
+            under_heading = _HEADINGS[backend] in message.lower()
+        elif under_heading:
+            return message.split(" (Triggered")[0].strip().rstrip(".")
+    return "it does not say why"
 
 
 def _mask_to_ask_with(pattern: Pattern) -> Tensor | None:
