@@ -7,20 +7,17 @@ float16 case sees the rounded values of the float32 one.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from bench.errors import WrongUsageError
+from bench.suite import INPUTS, unknown
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from variants._contract import Workload
-
-KNOWN = ("normal",)
 
 
 class Inputs(NamedTuple):
@@ -42,7 +39,8 @@ def make(workload: Workload) -> Inputs:
         WrongUsageError: no inputs of that name.
 
     """
-    check_name(workload.inputs)
+    if workload.inputs not in INPUTS:
+        raise unknown("inputs", workload.inputs, INPUTS)
     queries = (workload.batch, workload.heads, workload.query_length)
     keys = (workload.batch, workload.kv_heads, workload.key_length)
     shapes = {
@@ -52,19 +50,6 @@ def make(workload: Workload) -> Inputs:
         "upstream": (*queries, workload.value_dim),
     }
     return Inputs(**{name: _normal(name, shape, workload) for name, shape in shapes.items()})
-
-
-def check_name(name: str) -> None:
-    """Whether there are inputs of that name.
-
-    Raises:
-        WrongUsageError: there are none.
-
-    """
-    if name not in KNOWN:
-        near = difflib.get_close_matches(name, KNOWN, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise WrongUsageError(f"expected inputs of {', '.join(KNOWN)}, got {name!r}{hint}")
 
 
 def _normal(name: str, shape: tuple[int, ...], workload: Workload) -> Tensor:
