@@ -240,9 +240,10 @@ class _Grounds:
 def _along_axes(ground: Ground, records: Sequence[Record]) -> dict[Ground, list[Record]]:
     """Grounds on which one length varies: both together, or one with the other fixed."""
     shapes = {(record.case.workload.query_length, record.case.workload.key_length) for record in records}
-    fix_queries = len({queries for queries, _ in shapes}) <= len({keys for _, keys in shapes})
-    square = all(queries == keys for queries, keys in shapes)
-    one_line = not square and 1 in (len({queries for queries, _ in shapes}), len({keys for _, keys in shapes}))
+    uneven = {(queries, keys) for queries, keys in shapes if queries != keys}
+    one_line = bool(uneven) and 1 in (len({queries for queries, _ in shapes}), len({keys for _, keys in shapes}))
+    looked_at = shapes if one_line else uneven
+    fix_queries = len({queries for queries, _ in looked_at}) <= len({keys for _, keys in looked_at})
     found: dict[Ground, list[Record]] = defaultdict(list)
     for record in records:
         workload = record.case.workload

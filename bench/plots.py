@@ -37,7 +37,7 @@ _RC: dict[str, Any] = {
 _PIXELS_PER_INCH = 130
 
 # Inches.
-_LEFT, _AXES, _TITLE, _PANEL_TITLE, _BOTTOM = 0.95, 3.1, 0.46, 0.22, 0.55
+_LEFT, _AXES, _TITLE, _PANEL_TITLE, _BOTTOM = 1.05, 3.1, 0.46, 0.22, 0.55
 _LEAST_HEIGHT = 2.7
 _ROW = 0.24
 

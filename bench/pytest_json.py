@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,13 @@ def write(records: Sequence[Record], path: Path) -> None:
 def document(records: Sequence[Record]) -> dict[str, Any]:
     """The whole file. Machine and commit are those of the first record; no user or host name is in it."""
     first = records[0] if records else None
-    several = len({(record.run_id, record.process) for record in records}) > 1
+    runs = len({record.run_id for record in records}) > 1
+    processes = len({record.process for record in records}) > 1
     return {
         "machine_info": _machine(first),
         "commit_info": _commit(first),
         "benchmarks": [
-            _benchmark(record, record.outcome, several=several)
+            _benchmark(record, record.outcome, _replicate(record, runs=runs, processes=processes))
             for record in records
             if isinstance(record.outcome, Measured) and record.outcome.seconds
         ],
@@ -93,23 +94,26 @@ def _commit(record: Record | None) -> dict[str, Any]:
     }
 
 
-def _benchmark(record: Record, outcome: Measured, *, several: bool) -> dict[str, Any]:
+def _replicate(record: Record, *, runs: bool, processes: bool) -> dict[str, Any]:
+    """What tells records of one case apart here; nothing where a case has one, so that files can be compared."""
+    return ({"run_id": record.run_id} if runs else {}) | ({"process": record.process} if processes else {})
+
+
+def _benchmark(record: Record, outcome: Measured, replicate: dict[str, Any]) -> dict[str, Any]:
     case, workload = record.case, record.case.workload
-    params = {**msgspec.to_builtins(workload), **{f"parameter_{key}": value for key, value in case.parameters.items()}}
-    if several:
-        params |= {"run_id": record.run_id, "process": record.process}
-    shape = "x".join(wording.length(count) for count in dict.fromkeys((workload.query_length, workload.key_length)))
-    told = [shape, workload.mask, workload.mode, *(f"{key}={value}" for key, value in case.parameters.items())]
-    if several:
-        told.append(f"{record.run_id}:{record.process}")
+    lengths = dict.fromkeys((workload.query_length, workload.key_length))
+    shape = "x".join(wording.length(count) for count in lengths)
+    told = [shape, workload.mask, workload.mode]
+    told += [f"{key}={value}" for key, value in (case.parameters | replicate).items()]
     name = f"{case.variant}[{'-'.join(told)}]"
+    parameters = {f"parameter_{key}": value for key, value in case.parameters.items()}
     known = msgspec.to_builtins(outcome)
     fidelity = known["fidelity"] or {}
     return {
         "group": f"{workload.device} {workload.dtype} {workload.mask} {workload.mode} {shape}",
         "name": name,
         "fullname": f"{_setting(record)}::{name}",
-        "params": params,
+        "params": msgspec.to_builtins(workload) | parameters | replicate,
         "param": "-".join(told),
         "extra_info": {key: known[key] for key in _EXTRA} | fidelity,
         "options": {"timer": outcome.timer, "warmup": True, "disable_gc": True},
