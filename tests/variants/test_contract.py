@@ -91,6 +91,11 @@ ACCEPTED = {
     "flex_bigbird": (("full", "padding:0.6"), "fwd"),
     **dict.fromkeys(("bigbird", "linformer", "linformer_pytorch"), (("full",), "fwd_bwd")),
     **dict.fromkeys(("reformer_lsh", "reformer_pytorch"), (("full", "causal"), "fwd_bwd")),
+    **dict.fromkeys(("linear_attention", "performer"), (("full", "causal", "causal+padding:0.6"), "fwd_bwd")),
+    "fast_weight": (("causal", "causal+padding:0.6"), "fwd_bwd"),
+    "nystrom": (("full", "padding:0.6"), "fwd_bwd"),
+    "local": (("full", "causal", "window:7", "prefix:9", "band:9+document:4+padding:0.5"), "fwd_bwd"),
+    "flex_local": (MASKS, "fwd"),
 }
 
 

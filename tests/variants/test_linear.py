@@ -1,0 +1,159 @@
+"""Linear attention and fast weights: against recurrences written out token by token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.functional import elu
+
+from tests.variants import parametrised
+from tests.variants.parametrised import operands, run, square
+from variants import _kernelized, linear_attention
+from variants._contract import NoParameters, Workload
+from variants._pattern import Pattern
+
+VARIANT = linear_attention.VARIANT
+NONE = NoParameters()
+BASE = Workload(batch=2, heads=4, kv_heads=2, query_length=150, key_length=150, head_dim=8, mode="fwd_bwd")
+CAUSAL = replace(BASE, mask="causal")
+
+
+def recurrent(query, key, value):
+    """What a single head gives for ``(N, D)``: a state and a sum of features, and one more token at a time."""
+    state, total, outputs = 0, 0, []
+    for q, k, v in zip(elu(query) + 1, elu(key) + 1, value, strict=True):
+        state, total = state + torch.outer(k, v), total + k
+        outputs.append(q @ state / (q @ total))
+    return torch.stack(outputs)
+
+
+@pytest.mark.parametrize("length", [1, 127, 128, 129, 300])
+def test_causal_is_the_recurrence(length):
+    workload = replace(square(CAUSAL, length), dtype="float64")
+    given = operands(workload)
+    result = run(VARIANT, workload, NONE, given)
+    inputs = [tensor.detach().requires_grad_() for tensor in given.inputs]
+    heads = [recurrent(inputs[0][1, head], *(tensor[1, head // 2] for tensor in inputs[1:])) for head in range(4)]
+    right = torch.stack(heads)
+    torch.testing.assert_close(result.output[1], right)
+    gradients = torch.autograd.grad(right, inputs, given.upstream[1])
+    for ours, theirs in zip(result.gradients, gradients, strict=True):
+        torch.testing.assert_close(ours[1], theirs[1])
+
+
+@pytest.mark.parametrize(
+    ("mask", "lengths"),
+    [
+        (mask, lengths)
+        for mask in ("causal", "causal+padding:0.5", "full", "padding:0.5")
+        for lengths in ((150, 400), (400, 150))
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_lengths_that_differ(mask, lengths, dtype):
+    workload = replace(BASE, mask=mask, query_length=lengths[0], key_length=lengths[1], dtype=dtype)
+    parametrised.check(VARIANT, workload, NONE)
+
+
+def test_the_last_causal_query_sees_what_all_see_without_a_mask():
+    causal, full = (run(VARIANT, workload, NONE).output for workload in (CAUSAL, BASE))
+    torch.testing.assert_close(causal[:, :, -1], full[:, :, -1])
+    assert not torch.allclose(causal[:, :, -2], full[:, :, -2])
+
+
+def test_one_key_is_all_there_is_to_see():
+    given = operands(square(CAUSAL, 1))
+    output = run(VARIANT, square(CAUSAL, 1), NONE, given).output
+    torch.testing.assert_close(output, given.value.repeat_interleave(2, dim=1))
+
+
+@pytest.mark.parametrize("x", [-60.0, -20.0, -1.0, 0.0, 3.0])
+def test_features_far_below_zero_are_no_rounding(x):
+    numbers = torch.tensor([x], requires_grad=True)
+    feature = linear_attention.elu_plus_one(numbers)
+    (slope,) = torch.autograd.grad(feature, numbers)
+    precise = torch.tensor([x], dtype=torch.float64, requires_grad=True)
+    right = torch.where(precise > 0, precise + 1, precise.exp())
+    (right_slope,) = torch.autograd.grad(right, precise)
+    torch.testing.assert_close(feature.double(), right, rtol=1e-6, atol=0)
+    torch.testing.assert_close(slope.double(), right_slope, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("mask", ["padding:0.5", "causal+padding:0.5"])
+def test_padding_is_never_read(mask):
+    workload = replace(BASE, mask=mask)
+    given = operands(workload)
+    kept = Pattern.of(workload).kept.tolist()
+    clean, dirty = (run(VARIANT, workload, NONE, some) for some in (given, parametrised.poisoned(given, kept)))
+    assert torch.equal(clean.output, dirty.output)
+    for first, second in zip(clean.gradients, dirty.gradients, strict=True):
+        assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("mask", ["full", "causal"])
+def test_any_strides(mask):
+    workload = replace(BASE, mask=mask)
+    given = operands(workload)
+    plain, strided = (run(VARIANT, workload, NONE, some) for some in (given, parametrised.strided(given)))
+    torch.testing.assert_close(plain.output, strided.output)
+    for first, second in zip(plain.gradients, strided.gradients, strict=True):
+        torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize("mask", ["full", "causal"])
+def test_memory_is_linear_in_training(mask):
+    workload = Workload(heads=1, kv_heads=1, head_dim=16, mode="fwd_bwd", mask=mask)
+    assert parametrised.memory_exponent(VARIANT, workload, NONE, (4096, 8192, 16384)) <= 1.1
+
+
+def test_flops():
+    full = replace(BASE, batch=1, mode="fwd")
+    states = (4 + 2) * 150 * 8 * 9
+    assert linear_attention.flops(full, NONE) == 2 * states
+    causal = replace(CAUSAL, batch=1, mode="fwd")
+    assert linear_attention.flops(causal, NONE) == 2 * (states + 4 * (128**2 + 22**2) * (8 + 9))
+    longer = [linear_attention.flops(square(CAUSAL, length), NONE) for length in (4096, 8192)]
+    assert longer[1] == 2 * longer[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"mask": "window:9"}, "one state"),
+        ({"mask": "band:9"}, "one state"),
+        ({"mask": "document:2"}, "one state"),
+        ({"mask": "prefix:9"}, "one state"),
+        ({"mask": "softcap:2"}, "score"),
+        ({"mask": "alibi"}, "score"),
+        ({"scale": 0.3}, "scale"),
+    ],
+)
+def test_what_it_refuses(changes, word):
+    (reason,) = VARIANT.obstacles(replace(BASE, **changes), NONE)
+    assert word in reason
+    assert str(*changes.values()) in reason
+
+
+# --- the scan with shifts, as it serves Performer -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lengths", [(20, 20), (20, 33), (33, 20), (5, 33)])
+def test_a_scan_with_shifts(lengths, monkeypatch):
+    monkeypatch.setattr(_kernelized, "CHUNK", 8)
+    generator = torch.Generator().manual_seed(0)
+    queries, keys = lengths
+    query, key, value = (
+        torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
+        for shape in ((1, 2, 3, queries, 4), (1, 2, 1, keys, 4), (1, 2, 1, keys, 5))
+    )
+    shift = torch.rand(1, 2, 1, keys, generator=generator, dtype=torch.float64).mul(3).cumsum(-1)
+    assert torch.autograd.gradcheck(
+        lambda *inputs: _kernelized.causal_sums(*inputs, shift), (query, key, value), fast_mode=True
+    )
+    sums = _kernelized.causal_sums(query, key, value, shift)
+    seen = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+    last = torch.arange(queries) + keys - queries
+    weights = (query @ (key * shift.exp()[..., None]).mT * seen) / shift[..., last.clamp(min=0)].exp()[..., None]
+    torch.testing.assert_close(sums, weights @ value)
