@@ -235,16 +235,25 @@ class Pattern:
 
 
 def _pairs_in_blocks(first: Tensor, last: Tensor, position: Tensor, table: Tensor, bigbird: BigBird) -> int:
-    """Pairs inside both the intervals ``(b, Nq)`` and the listed blocks of the queries' ``position``."""
+    """Pairs inside both the intervals ``(b, Nq)`` and the listed blocks of the queries' ascending ``position``."""
     starts = torch.arange(len(table), device=table.device) * bigbird.block
     total = 0
-    for block in torch.unique(position // bigbird.block).tolist():
-        here = position // bigbird.block == block
+    for block, here in runs(position // bigbird.block):
         listed = starts[table[block]]
         low = torch.maximum(first[:, here, None], listed)
         high = torch.minimum(last[:, here, None], listed + bigbird.block)
         total += int((high - low).clamp(min=0).sum())
     return total
+
+
+def runs(ascending: Tensor) -> list[tuple[int, slice]]:
+    """Each number in an ascending row of them, and where it stands."""
+    numbers, counts = torch.unique_consecutive(ascending, return_counts=True)
+    ends = counts.cumsum(0)
+    return [
+        (number, slice(end - count, end))
+        for number, count, end in zip(numbers.tolist(), counts.tolist(), ends.tolist(), strict=True)
+    ]
 
 
 def document_lengths(documents: int, length: int, seed: int) -> list[int]:

@@ -116,7 +116,7 @@ def _cuda_obstacles(backend: SDPBackend | None, workload: Workload) -> list[str]
         torch.empty((workload.batch, *shape), dtype=dtype, device="cuda", requires_grad=training) for shape in shapes
     )
     attn_mask, is_causal = _mask_to_ask_with(pattern), pattern.is_top_left_causal
-    parameters = torch.backends.cuda.SDPAParams(  # type: ignore[call-arg]  # torch's stub has no arguments
+    parameters = torch.backends.cuda.SDPAParams(
         query,
         key,
         value,

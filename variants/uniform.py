@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from variants._contract import Attend, Complexity, NoParameters, Variant, Workload
 from variants._mask import Mask
-from variants._pattern import Pattern
+from variants._pattern import Pattern, runs
 from variants._reference import expand_heads
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ def _mean_of_all(value: Tensor, workload: Workload) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Queries ``(R,)`` that see the same number of intervals: ``first ≤ j < last``, two ``(B or 1, R, intervals)``."""
+    """R queries that see the same number of intervals: ``first ≤ j < last``, two ``(B or 1, R, intervals)``."""
 
-    rows: Tensor
+    rows: slice
     first: Tensor
     last: Tensor
 
@@ -57,12 +57,10 @@ class Part:
 def _parts(pattern: Pattern, rows: Tensor, first: Tensor, last: Tensor) -> list[Part]:
     """One interval for every query, or as many as its row of BigBird's table has blocks, cut to that interval."""
     if pattern.table is None or pattern.mask.bigbird is None:
-        return [Part(rows, first[..., None], last[..., None])]
+        return [Part(slice(None), first[..., None], last[..., None])]
     size = pattern.mask.bigbird.block
-    row_of_table = (rows + pattern.offset).clamp(min=0) // size
     parts = []
-    for index in torch.unique(row_of_table).tolist():
-        here = rows[row_of_table == index]
+    for index, here in runs((rows + pattern.offset).clamp(min=0) // size):
         starts = pattern.table[index].nonzero().flatten() * size
         low = torch.maximum(first[:, here, None], starts)
         parts.append(Part(here, low, torch.maximum(low, torch.minimum(last[:, here, None], starts + size))))
