@@ -15,6 +15,7 @@ from variants import _linformer
 from variants._contract import Attend, Complexity, Variant, Workload
 from variants._linformer import Matrices, Parameters, obstacles
 from variants._reference import expand_heads
+from variants._segments import pooled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,19 +47,6 @@ def build(workload: Workload, parameters: Parameters) -> Attend:
 
 def _projected(tensor: Tensor, matrix: Tensor | None, rank: int) -> Tensor:
     return pooled(tensor, rank) if matrix is None else matrix[..., : tensor.shape[2]] @ tensor
-
-
-def pooled(tensor: Tensor, rank: int) -> Tensor:
-    """Means over ``rank`` runs of keys, as even as they can be: ``(B, Hkv, n, D)`` to ``(B, Hkv, min(rank, n), D)``."""
-    length = tensor.shape[2]
-    size, longer = divmod(length, min(rank, length))
-    split = longer * (size + 1)
-    means = [
-        part.reshape(*part.shape[:2], -1, width, part.shape[3]).mean(dim=3)
-        for part, width in ((tensor[:, :, :split], size + 1), (tensor[:, :, split:], size))
-        if part.shape[2]
-    ]
-    return means[0] if len(means) == 1 else torch.cat(means, dim=2)
 
 
 def _present(workload: Workload, kept: list[int] | None, rank: int) -> Tensor | None:
