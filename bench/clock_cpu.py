@@ -22,7 +22,8 @@ from bench.clock import Sample
 BLOCK_SECONDS = 0.01
 
 _LAYOUT_SHARE = 0.25
-_OFF_CORE = {True: 0.01, False: 0.25}  # single calls, and many, of which the median is hardly moved
+_MANY = 3
+_OFF_CORE = {True: 0.01, False: 0.25}  # of a block of few calls, and of many, whose median is hardly moved
 
 
 @dataclass(slots=True)
@@ -52,12 +53,10 @@ class CpuClock:
         """Time one block, on a new layout where that is cheap enough."""
         call = self._laid_out()
         calls = max(1, round(BLOCK_SECONDS / self.call_seconds)) if self.call_seconds else 1
-        durations, on_core = self._time(call, calls)
+        durations, off_core = self._time(call, calls)
         self.call_seconds = statistics.median(durations) * 1e-9
-        total = sum(durations)
-        self._since_layout_seconds += total * 1e-9
-        off_core = 1 - on_core / total if total else 0.0
-        blemish = "the core was given to another process" if off_core > _OFF_CORE[calls < 3] else None  # noqa: PLR2004
+        self._since_layout_seconds += sum(durations) * 1e-9
+        blemish = "the core was given to another process" if off_core > _OFF_CORE[calls < _MANY] else None
         return Sample(self.call_seconds, blemish)
 
     @property
@@ -73,29 +72,28 @@ class CpuClock:
             self._since_layout_seconds = 0.0
         return self._call
 
-    def _time(self, call: Call, calls: int) -> tuple[list[int], int]:
-        """Nanoseconds of each call, and those that this thread spent on a core during them."""
+    def _time(self, call: Call, calls: int) -> tuple[list[int], float]:
+        """Nanoseconds of each call, and the share of the block for which this thread was off its core."""
         prepare, timed, touch = call.prepare, call.timed(), call.touch()
-        now, on_core_now = self.now_ns, self.on_core_ns
-        durations, on_core, preparing = [], 0, 0
+        now, durations, preparing = self.now_ns, [], 0
         enabled = gc.isenabled()
         gc.disable()
         try:
             with torch.set_grad_enabled(call.differentiates):
+                first, on_core = now(), self.on_core_ns()
                 for _ in range(calls):
                     next(touch)
                     begin = now()
                     prepared = prepare()
-                    preparing += now() - begin
-                    before = on_core_now()
                     start = now()
                     timed(prepared)
                     stop = now()
-                    on_core += on_core_now() - before
                     durations.append(stop - start)
+                    preparing += start - begin
                     del prepared
+                on_core, last = self.on_core_ns() - on_core, now()
         finally:
             if enabled:
                 gc.enable()
         self.own_seconds += (sum(durations) + preparing) * 1e-9
-        return durations, on_core
+        return durations, 1 - on_core / (last - first) if last > first else 0.0

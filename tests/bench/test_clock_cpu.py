@@ -8,6 +8,7 @@ import itertools
 import pytest
 import torch
 
+import bench.call
 from bench.call import Call, Operands, scatterer
 from bench.clock_cpu import CpuClock
 from bench.timing import time_on_cpu
@@ -78,8 +79,8 @@ def test_every_block_has_another_layout_and_the_same_values():
     for _ in range(6):
         clock.sample()
     assert len({address for address, _ in seen}) > 1
-    base = Operands.of(small()).key.flatten()[1:]  # the first number is touched before each call
-    assert all(torch.equal(key.flatten()[1:], base) for _, key in seen)
+    base = Operands.of(small()).key.flatten()[2:]  # two numbers are touched before each call
+    assert all(torch.equal(key.flatten()[2:], base) for _, key in seen)
 
 
 def test_a_dear_layout_is_kept_until_its_cost_is_a_quarter():
@@ -93,21 +94,41 @@ def test_a_dear_layout_is_kept_until_its_cost_is_a_quarter():
     assert [index for index, changed in enumerate(layouts, 1) if changed] == [6, 12]
 
 
-def test_no_call_sees_what_another_has_seen():
-    """A variant that keeps results by address and version, or by content, works anew in each call."""
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_no_call_sees_what_another_has_seen(dtype):
+    """In each input, over blocks and layouts; all numbers stay finite, and but for a corner the same."""
     time, seen = Time(), []
 
     def attend(query, key, value):
-        time.pass_by(MILLISECOND)
-        seen.append(tuple((tensor._version, float(tensor.flatten()[0])) for tensor in (query, key, value)))
+        time.pass_by(MILLISECOND // 50)
+        assert all(tensor.isfinite().all() for tensor in (query, key, value))
+        seen.append(tuple(tuple(tensor.flatten()[:2].tolist()) for tensor in (query, key, value)))
         return query.clone()
 
-    clock = clock_of(attend, time=time, call_seconds=1e-3)
+    scatter = scatterer(attend, Operands.of(small(dtype=dtype)), "fwd")
+    clock = CpuClock(scatter, call_seconds=20e-6, now_ns=lambda: time.wall, on_core_ns=lambda: time.on_core)
     clock.sample()
-    assert len(seen) == 10
+    clock.sample()
+    assert len(seen) == 1000
     for tensor in range(3):
-        assert len({call[tensor][0] for call in seen}) == 10
-        assert len({call[tensor][1] for call in seen}) == 10
+        assert len({call[tensor] for call in seen}) == 1000
+
+
+def test_a_lone_number_cannot_be_touched():
+    time = Time()
+    scatter = scatterer(
+        taking(time, MILLISECOND), Operands.of(small(heads=1, kv_heads=1, query_length=1, head_dim=1)), "fwd"
+    )
+    CpuClock(scatter, now_ns=lambda: time.wall, on_core_ns=lambda: time.on_core).sample()
+
+
+def test_without_access_to_memory_operators_touch(monkeypatch):
+    """As on a GPU."""
+    monkeypatch.setattr(bench.call.sys, "byteorder", "big")
+    operands = Operands.of(small()).fresh(differentiable=True)
+    touch = Call(None, operands, "bwd").touch()
+    seen = {next(touch) or float(operands.key.detach().flatten()[0]) for _ in range(100)}
+    assert len(seen) == 100
 
 
 @pytest.mark.parametrize(

@@ -304,6 +304,10 @@ def addresses(*tensors):
     return tuple(tensor.data_ptr() for tensor in tensors)
 
 
+def versions(*tensors):
+    return tuple((tensor.data_ptr(), tensor._version) for tensor in tensors)
+
+
 def wrong_from(call):
     def build(workload, parameters):
         attend, calls = dense(workload), itertools.count(1)
@@ -327,6 +331,7 @@ INCORRECT = {
     "nearly right": (after(lambda output: output + 1e-3), "check", "is off by 0.001, where rounding explains"),
     "wrong later": (wrong_from(7), "time", "right at first, wrong after timing"),
     "keeps results by address": (keeping(addresses), "time", "right at first, wrong after timing"),
+    "keeps results by version": (keeping(versions), "time", "right at first, wrong after timing"),
     "keeps the first result": (keeping(lambda *_: None), "time", "right at first, wrong after timing"),
 }
 
