@@ -18,7 +18,9 @@ def test_a_variant_stands_alone(file):
     imported = {
         name
         for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.ImportFrom) and (name := node.module or "").startswith("variants")
+        if isinstance(node, ast.ImportFrom)
+        for name in ([alias.name for alias in node.names] if node.module == "variants" else [node.module or ""])
+        if node.module == "variants" or name.startswith("variants.")
     }
     assert all(name.removeprefix("variants.").startswith("_") for name in imported), imported
 
