@@ -83,6 +83,7 @@ COMPILED = {  # a build takes seconds
         square(150, mask="causal", dtype="float16", heads=2),
     ),
     "flex_bigbird": (square(150, mask="padding:0.6"), square(1)),
+    "flex_local": (square(300, mask="causal+padding:0.6"),),
 }
 ACCEPTED = {
     **dict.fromkeys(("naive_sdpa", "chunked_mha", "sdpa_math", "sdpa_flash", "sdpa_auto"), (MASKS[:-1], "fwd_bwd")),

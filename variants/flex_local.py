@@ -1,0 +1,42 @@
+"""A sliding window as a block mask of FlexAttention: the pattern of ``local``, in one compiled kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from variants import _flex
+from variants._contract import Attend, Complexity, Variant, Workload
+from variants._local import PAPER, Parameters, composed, reference
+from variants._pattern import Pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def build(workload: Workload, parameters: Parameters) -> Attend:
+    return _flex.compiled(Pattern.of(composed(workload, parameters)))
+
+
+def obstacles(workload: Workload, parameters: Parameters) -> Sequence[str]:
+    return _flex.obstacles(workload)
+
+
+def flops(workload: Workload, parameters: Parameters) -> int:
+    """Two products over the blocks that are not skipped, and the backward's."""
+    return _flex.flops(Pattern.of(composed(workload, parameters), "cpu"))
+
+
+VARIANT = Variant(
+    name="flex_local",
+    family="sparse",
+    exact=False,
+    summary="The sliding window of local in a kernel compiled for it, which skips the blocks outside.",
+    paper=PAPER,
+    parameters=Parameters,
+    build=build,
+    obstacles=obstacles,
+    reference=reference,
+    flops=flops,
+    complexity=Complexity(time=1, memory=1),
+    kernels=_flex.KERNELS,
+)
