@@ -31,7 +31,7 @@ def _exact(found: Sequence[Answer], speedups: Mapping[Cell, Estimate], over: str
     gain = ""
     if over is not None and faster is not None and pick.cell.contender.label != over:
         gain = f", {wording.factor(faster.value)} the speed of {markdown.code(over)}"
-    return f"exact: {told} ({wording.duration(pick.seconds.value)} at {wording.length(last)}{gain})"
+    return f"exact: {told} (at {wording.length(last)}: {wording.duration(pick.seconds.value)}{gain})"
 
 
 def _approximate(found: Sequence[Answer]) -> str:
@@ -49,12 +49,12 @@ def _approximate(found: Sequence[Answer]) -> str:
 
 def _gain(answer: Answer) -> str:
     assert answer.approximate is not None  # noqa: S101  # chosen for it
-    faster = f"{wording.factor(answer.gain.value)} faster than exact at " if answer.gain else "at "
+    told = [f"{wording.factor(answer.gain.value)} faster than exact"] if answer.gain else []
     error = answer.approximate.cell.relative_error
-    if error is None:
-        return f"{faster}{wording.length(answer.length)}, fidelity not measured"
-    floor = ", no closer than the plain mean of the values" if answer.no_better_than_floor else ""
-    return f"{faster}{wording.length(answer.length)} with a relative error of {wording.error(error)}{floor}"
+    told.append("fidelity not measured" if error is None else f"relative error {wording.error(error)}")
+    if answer.no_better_than_floor:
+        told.append("no closer than the plain mean of the values")
+    return f"at {wording.length(answer.length)}: {', '.join(told)}"
 
 
 def _names(contenders: Sequence[Contender]) -> str:
@@ -74,4 +74,4 @@ def _at(some: Sequence[int], every: Sequence[int]) -> str:
         return f"up to {wording.length(some[-1])}" if len(some) > 1 else f"at {wording.length(some[0])}"
     if list(some) == list(every)[-len(some) :]:
         return f"from {wording.length(some[0])} on" if len(some) > 1 else f"at {wording.length(some[0])}"
-    return f"at {wording.lengths(some)}"
+    return f"at {wording.listed([wording.length(length) for length in some])}"

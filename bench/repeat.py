@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bench import wording
 from bench.cells import Cell, Ground
@@ -40,7 +41,22 @@ def command(ground: Ground, cells: Sequence[Cell]) -> str:
         "--out": "again.jsonl",
     }
     words = [word for name, value in options.items() if value is not None for word in (name, _plain(value))]
+    words += [word for setting in _parameters(cells) for word in ("--param", setting)]
     return shlex.join(["python", "-m", "bench", "run", *words])
+
+
+def _parameters(cells: Iterable[Cell]) -> list[str]:
+    """``variant.name=value`` of every parameter, with all its values."""
+    values: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        case = cell.records[0].case
+        for name, value in case.parameters.items():
+            values.setdefault(f"{case.variant}.{name}", {})[_spelled(value)] = None
+    return [f"{name}={','.join(chosen)}" for name, chosen in values.items()]
+
+
+def _spelled(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _keys(ground: Ground, lengths: Sequence[int]) -> str:

@@ -162,7 +162,9 @@ def _page(
         gaps=sections.gaps(missing),
         warnings=[markdown.text(warning) for warning in trust.warnings(ground, cells, host)],
         environment=markdown.table(
-            ["", ""], [[fact, markdown.text(value)] for fact, value in trust.environment(ground, cells, host)], left=2
+            ["property", "value"],
+            [[fact, markdown.text(value)] for fact, value in trust.environment(ground, cells, host)],
+            left=2,
         ),
         notes="\n".join(f"- {markdown.text(note)} ({count}×)" for note, count in trust.notes(cells)),
         dispatched="\n".join(
@@ -196,6 +198,7 @@ def _workload(
     timed = any(answer.exact or answer.approximate for answer in found)
     folded = [
         (f"Speed-up over {over}", sections.speedups(cells, over)),
+        ("Median time with a warm cache, and replayed from a CUDA graph", sections.other_clocks(cells)),
         ("Peak memory", sections.memory(cells)),
         ("Fidelity to exact attention", sections.fidelities(cells)),
         ("Error against its own formula in float64, and what rounding explains", sections.own_errors(cells)),

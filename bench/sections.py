@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bench import markdown, tables, wording
@@ -77,7 +78,7 @@ def answers(answered: Mapping[tuple[str, str], Sequence[Answer]]) -> str:
             approximate = [_approximate(at.get(length)) for length in part]
             rows.append([f"**{markdown.text(mask)}, {mode}**", "exact", *exact])
             rows.append(["", "approximate", *approximate])
-        parts.append(markdown.table(["", "fastest", *map(wording.length, part)], rows, left=2))
+        parts.append(markdown.table(["workload", "fastest", *map(wording.length, part)], rows, left=2))
     return "\n\n".join(parts)
 
 
@@ -199,6 +200,18 @@ def setups(cells: Sequence[Cell]) -> str:
         return wording.duration(seconds) + (f" ({wording.duration(compiling)})" if compiling else "")
 
     return by_length("set-up (compiling)", cells, written)
+
+
+def other_clocks(cells: Sequence[Cell]) -> str:
+    """On CUDA: with the cache as the call before left it, and replayed from a graph."""
+
+    def written(cell: Cell) -> str | None:
+        warm = cell.middle(lambda outcome: statistics.median(outcome.seconds_warm) if outcome.seconds_warm else None)
+        graph = cell.middle(lambda outcome: statistics.median(outcome.seconds_graph) if outcome.seconds_graph else None)
+        told = [f"{wording.duration(seconds)}{kind}" for seconds, kind in ((warm, ""), (graph, " graph")) if seconds]
+        return "<br>".join(told) or None
+
+    return by_length("warm cache, graph", cells, written)
 
 
 def rates(cells: Sequence[Cell]) -> str:
