@@ -37,11 +37,10 @@ class Resolve(Request, frozen=True, kw_only=True):
 
 
 class Survey(Request, frozen=True, kw_only=True):
-    """What stands against these cases of one variant; with ``work``, how much they compute → :class:`Surveyed`."""
+    """What stands against these cases of one variant, and how much they compute → :class:`Surveyed`."""
 
     cases: list[Case]
     file: str | None
-    work: bool = False
 
 
 class Probe(Request, frozen=True, kw_only=True):

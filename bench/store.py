@@ -280,19 +280,18 @@ class Appender:
         if size and os.pread(self._file, 1, size - 1) != b"\n":
             os.write(self._file, b"\n")
 
-    def append(self, record: Record) -> None:
-        """Put one record on disk.
+    def append(self, *records: Record) -> None:
+        """Put records on disk, all of them or none.
 
         Raises:
-            WriteError: it is not there, and the file is as it was before.
+            WriteError: they are not there, and the file is as it was before.
 
         """
-        line = encode(record) + b"\n"
+        lines = memoryview(b"".join(encode(record) + b"\n" for record in records))
         size = os.fstat(self._file).st_size
         try:
-            written = os.write(self._file, line)
-            if written != len(line):  # the disk is full: a write says so only when nothing fits
-                os.write(self._file, line[written:])
+            while lines:  # a write to a full disk fails only when nothing fits
+                lines = lines[os.write(self._file, lines) :]
             os.fsync(self._file)
         except OSError as error:
             os.ftruncate(self._file, size)
@@ -303,6 +302,8 @@ class Appender:
 
     def __exit__(self, *_: object) -> None:
         if self._file >= 0:
+            if not os.fstat(self._file).st_size:  # nothing came of it, and nothing should stand in the way next time
+                self.path.unlink(missing_ok=True)
             os.close(self._file)
             self._file = -1
         self._lock.release()

@@ -88,13 +88,13 @@ class Worker:
     def survey(self, request: messages.Survey) -> messages.Surveyed:
         """What the variant says of its cases. One that raises has no reasons: measuring will tell what is wrong."""
         variant = find(request.cases[0].variant, request.file)
-        return messages.Surveyed(prospects=[self._prospect(variant, case, work=request.work) for case in request.cases])
+        return messages.Surveyed(prospects=[self._prospect(variant, case) for case in request.cases])
 
-    def _prospect(self, variant: Variant, case: Case, *, work: bool) -> messages.Prospect:
+    def _prospect(self, variant: Variant, case: Case) -> messages.Prospect:
         try:
             parameters: Any = msgspec.convert(case.parameters, variant.parameters)
             reasons = [str(reason) for reason in variant.obstacles(case.workload, parameters)]
-            if reasons or not work:
+            if reasons:
                 return messages.Prospect(reasons=reasons)
             return messages.Prospect(
                 issued_flops=int(variant.flops(case.workload, parameters)),

@@ -1,0 +1,81 @@
+"""What `run` says at its end: per variant what became of its cases, and where the wall time went."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, get_args
+
+import click
+
+from bench import wording
+from bench.cli import _tables
+from bench.record import Measured, Record, Status
+
+if TYPE_CHECKING:
+    from bench.sweep import Spent
+
+_BASELINE = "naive_sdpa"
+
+Seconds = dict[str, dict[str, float]]
+
+
+def show(records: Sequence[Record], *, baseline: str | None) -> None:
+    """A row per variant: statuses, and the geometric mean of its speed-ups over the baseline on equal workloads."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for record in records:
+        counts[record.case.variant][record.status] += 1
+    statuses = [status for status in get_args(Status) if any(counted[status] for counted in counts.values())]
+    seconds = medians(records)
+    over = baseline or (_BASELINE if _BASELINE in seconds else None)
+    columns = [
+        "variant",
+        *(status.replace("_", " ") for status in statuses),
+        *([f"speed-up over {over}"] if over else []),
+    ]
+    rows = [
+        [name, *(str(counted[status] or "") for status in statuses), *([_factor(seconds, name, over)] if over else [])]
+        for name, counted in sorted(counts.items())
+    ]
+    _tables.show(columns, rows, right=columns[1:])
+
+
+def medians(records: Sequence[Record]) -> Seconds:
+    """By variant and workload, the median over processes and parameters of the median times."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        if isinstance(record.outcome, Measured) and record.outcome.seconds:
+            found[record.case.variant][repr(record.case.workload)].append(statistics.median(record.outcome.seconds))
+    return {
+        name: {workload: statistics.median(values) for workload, values in measured.items()}
+        for name, measured in found.items()
+    }
+
+
+def _factor(seconds: Seconds, name: str, over: str) -> str:
+    """On how many workloads it is known stands beside it."""
+    both = seconds.get(name, {}).keys() & seconds.get(over, {}).keys()
+    if not both:
+        return ""
+    mean = statistics.geometric_mean(seconds[over][workload] / seconds[name][workload] for workload in both)
+    return f"{wording.factor(mean)} ({len(both)})"
+
+
+def show_time(records: Sequence[Record], measured_now: Collection[str], spent: Spent, wall_seconds: float) -> None:
+    """Shares of the wall time: in the variants' own code, otherwise in each stage, in worker starts, and the rest."""
+    now = set(measured_now)
+    own = sum(
+        float(record.outcome.conditions.get("own_seconds") or 0.0)
+        for record in records
+        if isinstance(record.outcome, Measured) and record.case.key() in now
+    )
+    inside = sum(spent.stage_seconds.values())
+    parts = {
+        "in the variants' own code": own,
+        "checking and preparing cases": max(0.0, inside - own),
+        f"starting {spent.workers} workers": spent.worker_seconds,
+        "the rest": max(0.0, wall_seconds - inside - spent.worker_seconds),
+    }
+    shares = ", ".join(f"{part} {wording.percent(seconds / wall_seconds)}" for part, seconds in parts.items())
+    click.echo(f"time  {wording.duration(wall_seconds)}: {shares}")
