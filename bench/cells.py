@@ -131,15 +131,15 @@ class Cell:
         return [record.outcome for record in self.records if isinstance(record.outcome, Measured)]
 
     @cached_property
-    def samples(self) -> Mapping[Any, Sequence[float]]:
+    def samples(self) -> stats.Samples:
         """Seconds per block, by run and process; empty where nothing was timed."""
-        if self.status != "measured":
-            return {}
-        return {
-            (record.run_id, record.process): record.outcome.seconds
-            for record in self.records
-            if isinstance(record.outcome, Measured) and record.outcome.seconds and min(record.outcome.seconds) > 0
-        }
+        return stats.Samples(
+            {
+                (record.run_id, record.process): record.outcome.seconds
+                for record in (self.records if self.status == "measured" else ())
+                if isinstance(record.outcome, Measured) and record.outcome.seconds and min(record.outcome.seconds) > 0
+            }
+        )
 
     @cached_property
     def seconds(self) -> stats.Estimate | None:

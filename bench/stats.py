@@ -1,16 +1,17 @@
 """Medians, 95% intervals, ratios and growth exponents of measured seconds. Pure, seeded, and without torch.
 
-What several processes measured comes as ``{process: samples}``. Samples of one process are no independent
-measurements of a machine: its layout in memory can be lucky. So a process counts once, with its median, wherever there
-are several; with a single one the interval covers what varied within it, and no more.
+Samples of one process are no independent measurements of a machine: its layout in memory can be lucky. So a process
+counts once, with its median, wherever there are several; with a single one the interval covers what varied within it,
+and no more.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +25,39 @@ SINGLE_PROCESS_MARGIN = 0.05
 
 _TAIL = (1 - CONFIDENCE) / 2
 _ORDERED_FROM = 6  # the fewest values of which the smallest and the largest hold the median with 95%
+_ENOUGH_PROCESSES = 30
 _RESAMPLES = 4000
 _SEED = 20240229
 
 Floats = NDArray[np.float64]
-Samples = Mapping[Hashable, Sequence[float] | Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Positive numbers, by the process that measured them."""
+
+    by_process: Mapping[Hashable, Sequence[float]]
+
+    def __len__(self) -> int:
+        return len(self.by_process)
+
+    @cached_property
+    def medians(self) -> dict[Hashable, float]:
+        """One for each process.
+
+        Raises:
+            ValueError: a process without samples, or one that is not positive and finite.
+
+        """
+        for values in self.by_process.values():
+            if not len(values) or not min(values) > 0 or not math.isfinite(sum(values)):
+                raise ValueError(f"expected positive, finite samples, got {list(values)[:3]} and so on")
+        return {process: statistics.median(values) for process, values in self.by_process.items()}
+
+    @property
+    def only(self) -> Sequence[float] | None:
+        """The samples of the process, where it is the only one."""
+        return next(iter(self.by_process.values())) if len(self.by_process) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +107,10 @@ def median(samples: Samples) -> Estimate:
         ValueError: no samples at all, or one that is not positive and finite.
 
     """
-    series = [_positive(values) for values in samples.values()]
-    if not series:
+    medians = [*samples.medians.values()]
+    if not medians:
         raise ValueError("expected samples of one process at least, got none")
-    return estimate(series[0] if len(series) == 1 else [float(np.median(values)) for values in series])
+    return estimate(medians if samples.only is None else samples.only)
 
 
 def estimate(values: Sequence[float] | Floats) -> Estimate:
@@ -106,15 +135,6 @@ def _standard_error(values: Floats) -> float:
     return float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
-def _positive(values: Sequence[float] | Floats) -> Floats:
-    array = np.asarray(values, dtype=np.float64)
-    if not array.size or not (np.isfinite(array) & (array > 0)).all():
-        raise ValueError(
-            f"expected positive, finite samples, got {len(array)}, the least {array.min(initial=math.inf)}"
-        )
-    return array
-
-
 # --- ratios ---------------------------------------------------------------------------------------------------
 
 
@@ -125,10 +145,10 @@ def ratio(numerator: Samples, denominator: Samples) -> Estimate:
     from pass to pass cancels. Otherwise the ratio of the medians, with both intervals joined on the logarithms by
     recovering a variance from each (Zou and Donner 2008).
     """
-    shared = [process for process in numerator if process in denominator]
+    over, under = numerator.medians, denominator.medians
+    shared = [process for process in over if process in under]
     if len(shared) > 1:
-        pairs = ((_positive(numerator[process]), _positive(denominator[process])) for process in shared)
-        return estimate([float(np.median(over) / np.median(under)) for over, under in pairs])
+        return estimate([over[process] / under[process] for process in shared])
     return _ratio_of_medians(median(numerator), median(denominator))
 
 
@@ -174,12 +194,13 @@ def growth(series: Mapping[int, Samples]) -> Growth | None:
     """The least-squares exponent over lengths, with a bootstrap interval; None with fewer than two lengths.
 
     With one process each, medians are drawn again from its samples at each length. With several, deviations of
-    processes from their length's mean are drawn from all lengths at once, since two or three at one length say little.
+    processes from their length's mean are drawn from all lengths at once, since two or three at one length say little;
+    more than thirty need no help.
     """
     lengths = tuple(sorted(series))
     if len(lengths) < 2:  # noqa: PLR2004  # a slope has two ends
         return None
-    logs = [np.log([float(np.median(_positive(values))) for values in series[length].values()]) for length in lengths]
+    logs = [np.log([*series[length].medians.values()]) for length in lengths]
     middles = np.array([float(np.median(values)) for values in logs])
     slope = float(_slope(np.log(lengths), middles))
     end = (middles[-1] - middles[-2]) / math.log(lengths[-1] / lengths[-2])
@@ -197,12 +218,12 @@ def _widening(freedom: int) -> float:
 
 def fixed_growth(values: Mapping[int, float]) -> Growth | None:
     """The same for numbers that do not vary, such as bytes: an exponent without an interval."""
-    return growth({length: {0: [value]} for length, value in values.items()})
+    return growth({length: Samples({0: [value]}) for length, value in values.items()})
 
 
 def _is_resampled(samples: Samples) -> bool:
     """Whether there is anything to draw again: several processes, or several samples of one."""
-    return len(samples) > 1 or len(next(iter(samples.values()))) > 1
+    return samples.only is None or len(samples.only) > 1
 
 
 def _slope(x: Floats, y: Floats) -> Floats:
@@ -217,17 +238,19 @@ def _resampled(series: Sequence[Samples], logs: Sequence[Floats], middles: Float
     deviations = [values - values.mean() for values in logs if len(values) > 1]
     scale = [math.sqrt(len(values) / (len(values) - 1)) for values in deviations]
     pool = np.concatenate([part * factor for part, factor in zip(deviations, scale, strict=True)] or [np.zeros(1)])
-    columns = [
-        middle + np.median(random.choice(pool, (_RESAMPLES, len(values))), axis=1)
-        if len(values) > 1
-        else _resampled_medians(np.log(_positive(next(iter(samples.values())))), random)
-        for samples, values, middle in zip(series, logs, middles, strict=True)
-    ]
+    columns = []
+    for samples, values, middle in zip(series, logs, middles, strict=True):
+        if samples.only is not None:
+            columns.append(_resampled_medians(np.log(samples.only), random))
+        elif len(values) > _ENOUGH_PROCESSES:
+            columns.append(_resampled_medians(values, random))
+        else:
+            columns.append(middle + np.median(random.choice(pool, (_RESAMPLES, len(values))), axis=1))
     return np.stack(columns, axis=-1)
 
 
 def _resampled_medians(logs: Floats, random: np.random.Generator) -> Floats:
-    """Medians of what one process gave, as they might have come out.
+    """Medians of some logarithms, as they might have come out.
 
     Drawn by rank, since the middle one of n uniform ranks has a beta distribution; of two to five from Student's t.
     """

@@ -130,7 +130,7 @@ def _cell_row(number: int, cell: Cell, speedup: stats.Estimate | None, over: str
         "status": cell.status,
         "reason": "; ".join(reason for _, _, reason in cell.reasons()),
         "processes": len(cell.records),
-        "samples": sum(map(len, cell.samples.values())),
+        "samples": sum(map(len, cell.samples.by_process.values())),
         "seconds": seconds.value,
         "seconds_low": seconds.low,
         "seconds_high": seconds.high,

@@ -218,7 +218,7 @@ def test_a_baseline_with_several_sets_of_parameters_must_be_named_whole():
 
 
 def grown(power, lengths=(256, 512, 1024, 2048), bend=0.0):
-    return stats.growth({n: {0: [n**power + bend * n**2] * 8} for n in lengths})
+    return stats.growth({n: stats.Samples({0: [n**power + bend * n**2] * 8}) for n in lengths})
 
 
 def test_claims_are_judged_by_the_fit_and_by_its_end():
