@@ -68,7 +68,7 @@ def _why_not(term: str, name: str) -> str:
 # --- the attention --------------------------------------------------------------------------------------------------
 
 
-def attention(query: Features, key: Features, value: Tensor, workload: Workload, hidden: Tensor | None) -> Tensor:
+def attention(query: Features, key: Features, value: Tensor, *, workload: Workload, hidden: Tensor | None) -> Tensor:
     """``(B, H, Nq, Dv)`` of ``(B, H, Nq, M)`` and ``(B, K, Nk, M)`` features; zeros where a query sees no key.
 
     A query's own shift cancels, and is not asked for. Without a causal mask, a head must have one shift for all keys.

@@ -27,7 +27,9 @@ def build(workload: Workload, parameters: NoParameters) -> Attend:
         if hidden is not None:
             key = key.masked_fill(hidden, 0)
         queries, keys = (Features(elu_plus_one(accumulated(tensor))) for tensor in (query, key))
-        return _kernelized.attention(queries, keys, accumulated(value), workload, hidden).to(query.dtype)
+        return _kernelized.attention(queries, keys, accumulated(value), workload=workload, hidden=hidden).to(
+            query.dtype
+        )
 
     return attend
 
