@@ -31,11 +31,19 @@ def test_a_product_is_made_larger_until_it_takes_long_enough(ticking, monkeypatc
     def product(left, right, *, out):
         assert left.dtype == right.dtype == out.dtype == torch.float32
         sides.append(len(left))
-        ticking[0] += 2 * len(left) ** 3 / 1e10
+        ticking[0] += 2 * len(left) ** 3 / 1e11
 
     monkeypatch.setattr(ceilings.torch, "mm", product)
-    assert ceilings._matmul_rate("cpu", "float32") == pytest.approx(1e10)
-    assert sorted(set(sides)) == [128, 256, 512]  # 2 · 512³ / 10¹⁰ is 27 ms
+    assert ceilings._matmul_rate("cpu", "float32") == pytest.approx(1e11)
+    assert sorted(set(sides)) == [128, 256, 512, 1024]  # 2 · 1024³ / 10¹¹ is 21 ms
+
+
+def test_a_small_product_that_was_held_up_is_not_the_ceiling(ticking, monkeypatch):
+    def product(left, right, *, out):
+        ticking[0] += 0.03 if len(left) < 1024 else 0.02
+
+    monkeypatch.setattr(ceilings.torch, "mm", product)
+    assert ceilings._matmul_rate("cpu", "float32") == pytest.approx(2 * 1024**3 / 0.02)
 
 
 def test_the_best_repetition_and_the_best_size_count(ticking, monkeypatch):
@@ -43,7 +51,7 @@ def test_the_best_repetition_and_the_best_size_count(ticking, monkeypatch):
     monkeypatch.setattr(
         ceilings.torch, "mm", lambda left, right, *, out: ticking.__setitem__(0, ticking[0] + next(seconds))
     )
-    assert ceilings._matmul_rate("cpu", "float32") == pytest.approx(2 * 128**3 / 0.1)
+    assert ceilings._matmul_rate("cpu", "float32") == pytest.approx(2 * 1024**3 / 0.1)
 
 
 def test_a_copy_counts_what_it_reads_and_what_it_writes(ticking, monkeypatch):
