@@ -87,9 +87,13 @@ class Plan:
     def chunks(self, length: int) -> int:
         return -(-length // self.parameters.bucket_size)
 
+    def hides(self, length: int) -> bool:
+        """Whether anything is out of sight in a round; if not, one round in any order is as good as all."""
+        return self.chunks(length) > _CHUNKS_IN_SIGHT
+
     def rounds(self, length: int) -> int:
-        """Rounds that differ: of one or two chunks, everything is in sight in the first."""
-        return self.parameters.hashes if self.chunks(length) > _CHUNKS_IN_SIGHT else 1
+        """Rounds that are worth their while."""
+        return self.parameters.hashes if self.hides(length) else 1
 
     def pairs(self, length: int) -> int:
         """Scores of one head in one round."""
@@ -154,9 +158,12 @@ def route(query: Tensor, key: Tensor, *, workload: Workload, parameters: Paramet
     return buckets
 
 
-def sorted_positions(x: Tensor, rotations: Tensor, rounds: int) -> Tensor:
+def sorted_positions(x: Tensor, rotations: Tensor, plan: Plan) -> Tensor:
     """Positions of ``(G, L, D)`` vectors by bucket, and in order within one, for each round: ``(rounds, G, L)``."""
-    return torch.sort(hashed(x, rotations[:, :, :rounds]), dim=-1, stable=True).indices
+    heads, length, _ = x.shape
+    if not plan.hides(length):
+        return torch.arange(length, device=x.device).expand(1, heads, -1)
+    return torch.sort(hashed(x, rotations), dim=-1, stable=True).indices
 
 
 # --- one round ----------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ class LSHAttention(torch.autograd.Function):
         saved = []
         for group in plan.groups(query.device):
             x, values = group.of(query), _values_of(group, value, plan)
-            order = sorted_positions(x, rotations[group.heads], plan.rounds(group.length))
+            order = sorted_positions(x, rotations[group.heads], plan)
             result, logsumexp = merged(Tables.of(x, values, plan.workload.softmax_scale), order, plan)
             output[group.item, group.heads, : group.length] = result.view_as(values)
             saved += [order, logsumexp] if any(ctx.needs_input_grad) else []
@@ -265,8 +265,8 @@ def flops(workload: Workload, parameters: Parameters) -> int:
     total = 0
     for length in plan.lengths:
         total += plan.rounds(length) * plan.pairs(length) * columns
-        if workload.mode != "bwd":
-            total += plan.rounds(length) * length * head * (plan.buckets // 2)
+        if workload.mode != "bwd" and plan.hides(length):
+            total += parameters.hashes * length * head * (plan.buckets // 2)
     return 2 * workload.heads * total
 
 

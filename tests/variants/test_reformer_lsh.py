@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.call import Call
 from bench.inputs import make
 from tests.variants.parametrised import check, memory_exponent, operands, peak_bytes, run, strided
-from variants import _lsh, reformer_lsh, reformer_pytorch
+from variants import _lsh, reformer_pytorch
 from variants._contract import Workload
 from variants._lsh import Parameters, Plan
 from variants._mask import Mask
@@ -72,7 +72,7 @@ def test_real_rows_of_a_padded_problem_have_that_limit_too():
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 128, 129, 1000])
 def test_any_length_has_the_output_and_gradients_of_its_formula(length, mask):
-    check(VARIANT, problem(length, mask=mask, batch=2, heads=2), Parameters())
+    check(VARIANT, problem(length, mask=mask, heads=1, kv_heads=1), Parameters())
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
@@ -195,8 +195,9 @@ def test_rotations_are_seeded_differ_by_head_and_round_and_are_no_inputs():
     assert torch.equal(rotations[:, :, :2], _lsh.drawn_rotations(Plan.of(workload, Parameters(16, 2))))
     assert not torch.equal(rotations, _lsh.drawn_rotations(Plan.of(replace(workload, seed=1), Parameters(16, 3))))
     assert len({float(part[0, 0]) for part in (*rotations[0].unbind(1), *rotations[1].unbind(1))}) == 6
-    drawn = torch.cat([tensor.flatten() for tensor in make(workload)])
-    assert not torch.isin(rotations, drawn).any()
+    plainly_drawn = torch.randn(100_000, generator=torch.Generator().manual_seed(workload.seed))
+    for drawn in (plainly_drawn, *make(workload)):
+        assert not torch.isin(rotations[..., 0], drawn).any()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -290,7 +291,7 @@ def test_items_and_heads_do_not_touch_each_other():
 
 @pytest.mark.parametrize("mask", ["full", "causal"])
 def test_more_hashes_come_closer_to_full_attention_on_average(mask):
-    errors = {hashes: 0.0 for hashes in (1, 2, 4, 8, 16)}
+    errors = dict.fromkeys((1, 2, 4, 8, 16), 0.0)
     for seed in range(3):
         workload = problem(512, heads=4, kv_heads=4, mask=mask, seed=seed, mode="fwd")
         given = operands(workload)
@@ -318,7 +319,7 @@ def test_memory_is_linear(mode):
 
 @pytest.mark.parametrize("mode", ["fwd", "bwd", "fwd_bwd"])
 @pytest.mark.parametrize("changes", [{}, {"mask": "causal+padding:0.7"}, {"value_head_dim": 24}], ids=str)
-@pytest.mark.parametrize("length", [40, 300])
+@pytest.mark.parametrize("length", [10, 25, 300])
 def test_flops_are_those_that_are_issued(length, changes, mode):
     workload, parameters = problem(length, mode=mode, **changes), Parameters(16, 3)
     call = Call(VARIANT.build(workload, parameters), operands(workload), mode)
@@ -326,6 +327,12 @@ def test_flops_are_those_that_are_issued(length, changes, mode):
     with FlopCounterMode(display=False) as counted:
         call.timed()(prepared)
     assert counted.get_total_flops() == VARIANT.flops(workload, parameters)
+
+
+def test_a_bucket_larger_than_the_problem_costs_no_more_than_one_over_all():
+    workload = problem(100)
+    assert VARIANT.flops(workload, Parameters(1 << 20)) == VARIANT.flops(workload, Parameters(100))
+    assert peak_bytes(VARIANT, workload, Parameters(1 << 20)) == peak_bytes(VARIANT, workload, Parameters(100))
 
 
 # --- what it refuses ------------------------------------------------------------------------------------------
@@ -339,12 +346,3 @@ def test_it_refuses_what_it_cannot_honour():
     (reason,) = VARIANT.obstacles(Workload(query_length=10, key_length=20), Parameters())
     assert "10 and 20" in reason
     assert len(VARIANT.obstacles(problem(), Parameters(0, 0))) == 2
-
-
-def test_gradients_of_gradients_are_refused():
-    workload = problem(50, dtype="float64")
-    given = operands(workload)
-    output = reformer_lsh.build(workload, Parameters())(*given.inputs)
-    (first,) = torch.autograd.grad(output.sum(), given.query, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        first.sum().backward()
