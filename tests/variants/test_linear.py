@@ -10,7 +10,7 @@ from torch.nn.functional import elu
 
 from tests.variants import parametrised
 from tests.variants.parametrised import operands, run, square
-from variants import _kernelized, linear_attention
+from variants import _kernelized, fast_weight, linear_attention
 from variants._contract import NoParameters, Workload
 from variants._pattern import Pattern
 
@@ -157,3 +157,115 @@ def test_a_scan_with_shifts(lengths, monkeypatch):
     last = torch.arange(queries) + keys - queries
     weights = (query @ (key * shift.exp()[..., None]).mT * seen) / shift[..., last.clamp(min=0)].exp()[..., None]
     torch.testing.assert_close(sums, weights @ value)
+
+
+# --- fast weights -------------------------------------------------------------------------------------------------
+
+DELTA, SUM = fast_weight.Parameters(), fast_weight.Parameters(rule="sum")
+PROGRAMMER = fast_weight.VARIANT
+
+
+def written_at_once(query, key, value, beta):
+    """The delta rule on one head ``(N, D)`` as a single triangular system over all tokens."""
+    queries, keys = ((elu(x) + 1) / (elu(x) + 1).sum(dim=1, keepdim=True) for x in (query, key))
+    system = torch.eye(len(keys), dtype=keys.dtype) + beta * (keys @ keys.mT).tril(-1)
+    return (queries @ keys.mT).tril() @ torch.linalg.inv(system) @ (beta * value)
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 150])
+def test_delta_is_one_triangular_system(length):
+    workload, parameters = replace(square(CAUSAL, length), dtype="float64"), fast_weight.Parameters(beta=0.9)
+    given = operands(workload)
+    result = run(PROGRAMMER, workload, parameters, given)
+    inputs = [tensor.detach().requires_grad_() for tensor in given.inputs]
+    heads = [written_at_once(inputs[0][1, h], *(tensor[1, h // 2] for tensor in inputs[1:]), 0.9) for h in range(4)]
+    right = torch.stack(heads)
+    torch.testing.assert_close(result.output[1], right)
+    for ours, theirs in zip(result.gradients, torch.autograd.grad(right, inputs, given.upstream[1]), strict=True):
+        torch.testing.assert_close(ours[1], theirs[1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("mask", ["causal", "causal+padding:0.5"])
+@pytest.mark.parametrize("lengths", [(150, 150), (30, 170), (170, 30)])
+@pytest.mark.parametrize("parameters", [DELTA, SUM], ids=str)
+def test_fast_weights_compute_their_formula(parameters, lengths, mask, dtype):
+    workload = replace(BASE, mask=mask, query_length=lengths[0], key_length=lengths[1], dtype=dtype, value_head_dim=5)
+    parametrised.check(PROGRAMMER, workload, parameters)
+
+
+@pytest.mark.parametrize("mask", ["causal", "causal+padding:0.5"])
+def test_the_sum_of_outer_products_is_causal_linear_attention(mask):
+    workload = replace(BASE, mask=mask)
+    given = operands(workload)
+    ours, theirs = run(PROGRAMMER, workload, SUM, given), run(VARIANT, workload, NONE, given)
+    torch.testing.assert_close(ours.output, theirs.output)
+    for first, second in zip(ours.gradients, theirs.gradients, strict=True):
+        torch.testing.assert_close(first, second)
+    heads = [recurrent(given.query[1, h].detach(), given.key[1, h // 2], given.value[1, h // 2]) for h in range(4)]
+    if mask == "causal":
+        torch.testing.assert_close(ours.output[1], torch.stack(heads), rtol=1e-4, atol=1e-5)
+
+
+def test_a_key_that_comes_again_replaces_what_it_wrote():
+    workload = replace(CAUSAL, head_dim=1, value_head_dim=8)  # with a single channel all keys are one
+    given = operands(workload)
+    values = given.value.repeat_interleave(2, dim=1)
+    output = run(PROGRAMMER, workload, fast_weight.Parameters(beta=1.0), given).output
+    torch.testing.assert_close(output, values)
+    half = run(PROGRAMMER, workload, DELTA, given).output
+    torch.testing.assert_close(half[:, :, 1], values[:, :, 0] / 4 + values[:, :, 1] / 2)
+
+
+def test_a_prefix_of_rows_can_be_asked_of_the_formula():
+    inputs = [tensor.detach().double() for tensor in operands(CAUSAL).inputs]
+    some, every = (
+        PROGRAMMER.reference(*inputs, workload=CAUSAL, parameters=DELTA, rows=rows)
+        for rows in (torch.tensor([5, 0, 70, 70]), torch.arange(150))
+    )
+    assert torch.equal(some, every[:, :, [5, 0, 70, 70]])
+
+
+def test_padding_is_never_read_by_the_delta_rule():
+    workload = replace(BASE, mask="causal+padding:0.5")
+    given = operands(workload)
+    kept = Pattern.of(workload).kept.tolist()
+    clean, dirty = (run(PROGRAMMER, workload, DELTA, some) for some in (given, parametrised.poisoned(given, kept)))
+    assert torch.equal(clean.output, dirty.output)
+    for first, second in zip(clean.gradients, dirty.gradients, strict=True):
+        assert torch.equal(first, second)
+
+
+def test_memory_of_the_delta_rule_is_linear_in_training():
+    workload = Workload(heads=1, kv_heads=1, head_dim=16, mode="fwd_bwd", mask="causal")
+    assert parametrised.memory_exponent(PROGRAMMER, workload, DELTA, (4096, 8192, 16384)) <= 1.1
+
+
+def test_flops_of_fast_weights():
+    one = replace(square(CAUSAL, 64), batch=1, heads=1, kv_heads=1, mode="fwd", value_head_dim=4)
+    pairs, state = 64 * 64, 64 * 8 * 4
+    assert fast_weight.flops(one, DELTA) == 2 * (pairs * (8 + 4 // 2) + pairs * (8 + 4) + 3 * state)
+    assert fast_weight.flops(one, SUM) == linear_attention.flops(one, NONE)
+    assert fast_weight.flops(square(one, 6400), DELTA) == 100 * fast_weight.flops(one, DELTA)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"mask": "full"}, "add 'causal'"),
+        ({"mask": "padding:0.5"}, "add 'causal'"),
+        ({"mask": "document:2+causal"}, "one state"),
+        ({"mask": "window:9"}, "one state"),
+        ({"mask": "softcap:2+causal"}, "score"),
+        ({"mask": "causal", "scale": 0.3}, "scale"),
+    ],
+)
+def test_what_fast_weights_refuse(changes, word):
+    (reason,) = PROGRAMMER.obstacles(replace(BASE, **changes), DELTA)
+    assert word in reason
+
+
+@pytest.mark.parametrize("wrong", [{"rule": "add"}, {"beta": 0.0}, {"beta": 1.5}])
+def test_parameters_that_mean_nothing(wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
+        fast_weight.Parameters(**wrong)
