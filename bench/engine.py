@@ -2,19 +2,60 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Sequence
 
 import msgspec
 import torch
 
+import variants
 from bench import host, work
 from bench.ceilings import measure_ceilings
 from bench.errors import WrongUsageError
 from bench.measure import check, measure
 from bench.record import Host, Settings, Source
-from variants._contract import Workload
+from variants import VariantError
+from variants._contract import Variant, Workload
 
-__all__ = ["check", "choose_device", "least_traffic_bytes", "measure", "prepare", "probe"]
+__all__ = [
+    "check",
+    "choose_device",
+    "every_variant",
+    "least_traffic_bytes",
+    "measure",
+    "prepare",
+    "probe",
+    "variant",
+]
+
+
+def every_variant() -> dict[str, Variant]:
+    """Those that are built in and those of installed packages, by name.
+
+    Raises:
+        VariantError: one of them cannot be used.
+
+    """
+    return variants.find()
+
+
+def variant(name: str) -> Variant:
+    """One of them, without importing the others where it is built in.
+
+    Raises:
+        VariantError: there is none of that name.
+
+    """
+    module = f"{variants.__name__}.{name}"
+    if name.isidentifier() and not name.startswith("_") and importlib.util.find_spec(module):
+        found = importlib.import_module(module).VARIANT
+        assert isinstance(found, Variant)  # noqa: S101  # a file of ours
+        return found
+    every = variants.find()
+    if name not in every:
+        raise VariantError(f"variant {name!r} is unknown")
+    return every[name]
 
 
 def choose_device(device: str) -> str:

@@ -37,7 +37,7 @@ _TAIL_BYTES = 1 << 16
 _SWEEPS = 3
 _TOKEN = "ATTENTION_BENCH_WORKER"  # noqa: S105  # marks the processes that a worker starts, no secret
 _LEAST_RESERVE_BYTES, _MOST_RESERVE_BYTES = 256 << 20, 2 << 30
-_CRASHED_AT = re.compile(r'^\s+File "([^"]+)", line (\d+) in (\S+)', re.MULTILINE)
+_FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+) in (\S+)', re.MULTILINE)
 
 
 class LostError(Exception):
@@ -163,7 +163,7 @@ class Supervised:
             while True:
                 now = time.monotonic()
                 if now >= deadline:
-                    raise self._lost(Timeout, f"not done after {timeout_seconds:g} s, in {self._where()}")
+                    raise self._lost(Timeout, f"not done after {timeout_seconds:g} s{self._where()}")
                 if now >= next_look:
                     self._look_after()
                     next_look = now + _TICK_SECONDS
@@ -185,10 +185,11 @@ class Supervised:
         try:
             yield from self._unframer.feed(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise self._lost(Crashed, f"the worker said what is no message, in {self._where()}: {error}") from error
+            raise self._lost(Crashed, f"the worker said what is no message{self._where()}: {error}") from error
 
     def _where(self) -> str:
-        return self._stage if " " in self._stage else f"stage {self._stage!r}"
+        """What it was doing, where the outcome's stage does not say it."""
+        return f", {self._stage}" if " " in self._stage else ""
 
     # --- looking after it -------------------------------------------------------------------------------------
 
@@ -216,11 +217,11 @@ class Supervised:
         try:
             code = self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
-            return self._lost(Crashed, f"the worker closed its pipe, in {self._where()}{self._last_words()}")
+            return self._lost(Crashed, f"the worker closed its pipe{self._where()}{self._last_words()}")
         if code == -signal.SIGKILL and _oom_kills() > self._oom_kills:
-            return self._lost(OutOfMemory, f"killed by the system, which ran out of memory, in {self._where()}")
+            return self._lost(OutOfMemory, f"killed by the system, which ran out of memory{self._where()}")
         how = f"died of {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
-        return self._lost(Crashed, f"the worker {how}, in {self._where()}{self._last_words()}")
+        return self._lost(Crashed, f"the worker {how}{self._where()}{self._last_words()}")
 
     def _last_words(self) -> str:
         """Where it crashed, if Python could tell, or else the last line that it printed."""
@@ -228,9 +229,9 @@ class Supervised:
             file.seek(max(0, self._output.stat().st_size - _TAIL_BYTES))
             text = file.read().decode(errors="replace")
         _, fatal, trace = text.rpartition("Fatal Python error")
-        if fatal and (found := _CRASHED_AT.search(trace)):
-            file_name, line, function = found.groups()
-            return f", in {function} ({Path(file_name).name}, line {line})"
+        if fatal and (frames := _FRAME.findall(trace)):
+            file, line, function = next((frame for frame in frames if not _is_library(frame[0])), frames[0])
+            return f", in {function} ({Path(file).name}, line {line})"
         last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
         return f"; it last printed: {last}" if last else ""
 
@@ -269,6 +270,10 @@ class Supervised:
     def _marked(self) -> list[psutil.Process]:
         """Those that left the worker's group and lost their parent, by the environment that they inherited."""
         return [process for process in psutil.process_iter() if _environment_of(process).get(_TOKEN) == self._token]
+
+
+def _is_library(file: str) -> bool:
+    return "site-packages" in file or Path(file).is_relative_to(Path(os.__file__).parent)
 
 
 def _environment_of(process: psutil.Process) -> dict[str, str]:
@@ -311,4 +316,4 @@ def _oom_kills() -> int:
 
 
 def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB"
+    return f"{size / 2**30:.2f} GiB"

@@ -31,12 +31,10 @@ def explain(error: BaseException, stage: Stage) -> Outcome:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out: Python's, the device's, or that of torch's CPU allocator, which raises RuntimeError."""
-    from torch import OutOfMemoryError
-
     match error:
-        case MemoryError() | OutOfMemoryError():
+        case MemoryError():
             return True
-        case RuntimeError():
+        case RuntimeError():  # torch.OutOfMemoryError is one
             return _NO_MEMORY.search(_text(error)) is not None
         case _:
             return False

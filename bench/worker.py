@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import faulthandler
 import importlib
-import importlib.util
 import os
 import signal
 import sys
@@ -59,7 +59,7 @@ class Worker:
             case messages.Catalogue():
                 return self.catalogue(request.files, request.device)
             case messages.Resolve():
-                return resolved(find(request.variant, request.file), request.given)
+                return resolved(self._find(request.variant, request.file), request.given)
             case messages.Survey():
                 return self.survey(request)
             case messages.Probe():
@@ -72,10 +72,15 @@ class Worker:
             case _:
                 assert_never(request)
 
+    def _find(self, name: str, file: str | None) -> Variant:
+        variant = self.engine.variant(name) if file is None else variants.load(Path(file))
+        assert isinstance(variant, Variant)  # noqa: S101  # by the engine
+        return variant
+
     def catalogue(self, files: list[str], device: str) -> messages.Catalogued:
         """Every variant there is, file by file, so that it is known which one a worker died of."""
         self.send(messages.Doing(stage="loading the built-in variants"))
-        entries = {name: entry(variant) for name, variant in variants.find().items()}
+        entries = {name: entry(variant) for name, variant in self.engine.every_variant().items()}
         for file in files:
             self.send(messages.Doing(stage=f"loading the variant file {file!r}"))
             variant = variants.load(Path(file))
@@ -87,7 +92,7 @@ class Worker:
 
     def survey(self, request: messages.Survey) -> messages.Surveyed:
         """What the variant says of its cases. One that raises has no reasons: measuring will tell what is wrong."""
-        variant = find(request.cases[0].variant, request.file)
+        variant = self._find(request.cases[0].variant, request.file)
         return messages.Surveyed(prospects=[self._prospect(variant, case) for case in request.cases])
 
     def _prospect(self, variant: Variant, case: Case) -> messages.Prospect:
@@ -106,7 +111,7 @@ class Worker:
     def prepare(self, request: messages.Prepare) -> messages.Prepared:
         """Load the variant, and bring the process into the state in which every case begins."""
         self.send(messages.Doing(stage="start"))
-        self._variant, self._settings = find(request.variant, request.file), request.settings
+        self._variant, self._settings = self._find(request.variant, request.file), request.settings
         self.engine.prepare(request.device, request.settings)
         if request.memory_bytes is not None and not request.device.startswith("cuda"):
             limit_memory(request.memory_bytes)
@@ -159,26 +164,6 @@ class Stages:
 # --- variants -------------------------------------------------------------------------------------------------
 
 
-def find(name: str, file: str | None) -> Variant:
-    """One variant, without importing the others where it is built in or has a file.
-
-    Raises:
-        VariantError: it is not there.
-
-    """
-    if file is not None:
-        return variants.load(Path(file))
-    module = f"{variants.__name__}.{name}"
-    if name.isidentifier() and not name.startswith("_") and importlib.util.find_spec(module):
-        variant = importlib.import_module(module).VARIANT
-        assert isinstance(variant, Variant)  # noqa: S101  # a file of ours
-        return variant
-    found = variants.find()
-    if name not in found:
-        raise VariantError(f"variant {name!r} is unknown")
-    return found[name]
-
-
 def entry(variant: Variant, file: str | None = None) -> messages.Entry:
     """What can be told of a variant to one who does not have it."""
     paper = variant.paper
@@ -193,7 +178,7 @@ def entry(variant: Variant, file: str | None = None) -> messages.Entry:
             paper=None if paper is None else _cite(paper.title, paper.year, paper.arxiv),
             causal_leak=variant.causal_leak,
         ),
-        parameters=msgspec.to_builtins(variant.parameters()),
+        parameters=spelled_out(variant.parameters()),
         package=variant.package,
         file=file,
     )
@@ -212,7 +197,7 @@ def resolved(variant: Variant, given: dict[str, Any]) -> messages.Resolved:
     """
     from bench.suite import unknown
 
-    names = [field.name for field in msgspec.inspect.type_info(variant.parameters).fields]  # type: ignore[attr-defined]  # a dataclass has fields
+    names = [field.name for field in dataclasses.fields(variant.parameters)]
     for name in given:
         if name not in names:
             if not names:
@@ -222,7 +207,14 @@ def resolved(variant: Variant, given: dict[str, Any]) -> messages.Resolved:
         parameters: Any = msgspec.convert(given, variant.parameters, strict=False)
     except msgspec.ValidationError as error:
         raise VariantError(f"parameters of {variant.name} cannot be {given}: {error}") from error
-    return messages.Resolved(parameters=msgspec.to_builtins(parameters))
+    return messages.Resolved(parameters=spelled_out(parameters))
+
+
+def spelled_out(parameters: Any) -> dict[str, Any]:
+    """Every field with its value: msgspec's own conversion leaves out those that kept their default."""
+    values = {field.name: getattr(parameters, field.name) for field in dataclasses.fields(parameters)}
+    built: dict[str, Any] = msgspec.to_builtins(values)
+    return built
 
 
 # --- the process ----------------------------------------------------------------------------------------------

@@ -57,8 +57,9 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        code = cli.main(arguments, prog_name="attnbench", standalone_mode=False)
+        code = cli.main(arguments, prog_name="attnbench", standalone_mode=False, obj=arguments)
     except click.exceptions.NoArgsIsHelpError as help_wanted:
         click.echo(help_wanted.format_message())
         code = 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -103,7 +102,7 @@ def _run(blueprint: Blueprint, scout: Scout, chosen: Mapping[str, Any], retry: l
     with store.Appender(out, resume=chosen["resume"]) as appender:
         for problem in appender.reading.problems:
             click.echo(f"warning: {problem}; that line is lost", err=True)
-        this = session.begin(blueprint, scout, run_id=run_id, arguments=sys.argv[1:])
+        this = session.begin(blueprint, scout, run_id=run_id, arguments=click.get_current_context().obj or [])
         this = session.taken_up(this, appender.reading.records)
         cells = session.missing(blueprint.cells, appender.reading.records, retry)
         if not cells:
