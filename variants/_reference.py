@@ -26,10 +26,8 @@ def expand_heads(tensor: Tensor, workload: Workload) -> Tensor:
 def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
     """Softmax over the allowed entries of the last dimension; rows with none give zeros, and no NaN gradient."""
     hidden = ~allowed
-    scores = scores.masked_fill(hidden, float("-inf"))
-    empty = hidden.all(dim=-1, keepdim=True)
-    weights = torch.softmax(scores.masked_fill(empty, 0), dim=-1)
-    return weights.masked_fill(hidden, 0)
+    weights = torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
+    return weights.masked_fill(hidden, 0)  # NaN where a row is all −inf; both fills stop it, on the way back too
 
 
 def pattern_weights(query: Tensor, key: Tensor, *, pattern: Pattern, rows: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import lru_cache
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ MASKS = [
 
 
 def sees(mask, workload, item, i, j):
-    """The definition in words. Draws (documents, padding, random blocks) come from the functions that make them."""
+    """The definition in words."""
     position = i + workload.key_length - workload.query_length
     s = position - j
     answers = []
@@ -50,20 +51,32 @@ def sees(mask, workload, item, i, j):
         answers.append(abs(s) <= mask.band)
     if mask.prefix is not None:
         answers.append(j < mask.prefix or s >= 0)
-    if mask.document is not None:
-        lengths = _pattern.document_lengths(mask.document, workload.key_length, workload.seed)
-        document = [number for number, length in enumerate(lengths) for _ in range(length)]
-        answers.append(position >= 0 and document[position] == document[j])
-    if mask.padding is not None:
-        kept = _pattern.kept_lengths(mask.padding, workload.batch, workload.key_length, workload.seed)
+    documents, kept, table = drawn(mask, workload)
+    if documents is not None:
+        answers.append(position >= 0 and documents[position] == documents[j])
+    if kept is not None:
         answers.append(j < kept[item])
-    if mask.bigbird is not None:
-        table = _pattern.bigbird_table(mask.bigbird, workload.key_length, workload.seed)
+    if table is not None:
         block = mask.bigbird.block
-        answers.append(position >= 0 and bool(table[position // block, j // block]))
+        answers.append(position >= 0 and table[position // block][j // block])
     return all(answers)
 
 
+@lru_cache(maxsize=512)
+def drawn(mask, workload):
+    """The seeded parts of a definition: each key's document, keys kept, and the table of blocks."""
+    documents = kept = table = None
+    if mask.document is not None:
+        lengths = _pattern.document_lengths(mask.document, workload.key_length, workload.seed)
+        documents = [number for number, length in enumerate(lengths) for _ in range(length)]
+    if mask.padding is not None:
+        kept = _pattern.kept_lengths(mask.padding, workload.batch, workload.key_length, workload.seed)
+    if mask.bigbird is not None:
+        table = _pattern.bigbird_table(mask.bigbird, workload.key_length, workload.seed).tolist()
+    return documents, kept, table
+
+
+@lru_cache(maxsize=512)
 def by_definition(workload):
     """``(B, Nq, Nk)`` bool."""
     mask = Mask.parse(workload.mask)
