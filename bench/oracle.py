@@ -152,8 +152,6 @@ def _gradient_floor(truth: Truth, largest: float) -> float:
     query, key, value, upstream = (_largest(tensor) for tensor in (*truth.operands.inputs, truth.operands.upstream))
     terms = upstream * value * max(query, key)
     fine, coarse = _accumulation_epsilon(working), torch.finfo(working).eps
-    if largest <= fine * terms:  # zero but for rounding, as with a single key
-        return coarse * terms
     if not _is_half(working):
         return fine * max(_ROUNDINGS * largest, terms)
     cancelled = terms * (_largest(truth.output) / value) ** 2 / 8 if value else 0.0
