@@ -6,7 +6,7 @@ import platform
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pytest_benchmark import cli
 from pytest_benchmark.logger import Logger
@@ -24,6 +24,7 @@ RECORDS = [
 ]
 
 
+@example([0.1, *[1.0, 1.1] * 6, 9.0])
 @given(st.lists(st.floats(1e-7, 1e3), min_size=1, max_size=50))
 def test_statistics_are_those_of_pytest_benchmark(seconds):
     theirs = Stats()

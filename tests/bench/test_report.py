@@ -305,7 +305,7 @@ def test_masks_with_the_same_letters_have_pictures_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"source": msgspec.structs.replace(runs.SOURCE, dirty=True)}, "uncommitted changes"),
+        ({"source": msgspec.structs.replace(runs.SOURCE, dirty=True)}, "this revision alone does not repeat"),
         ({"outcome": runs.measured(conditions={"others_busy_cores": 1.5})}, "Other work kept 1.5 cores busy"),
         ({"outcome": runs.measured(conditions={"steal_share": 0.08})}, "took 8.0% of the cores' time away"),
         ({"outcome": runs.measured(conditions={"load_1min": 4.0})}, "The load was 4.0 on 2 cores"),
