@@ -202,7 +202,7 @@ class Supervised:
         except psutil.Error:
             return
         if self._memory_bytes is not None and held > self._memory_bytes:
-            raise self._lost(OutOfMemory, f"ended at {_gib(held)}, above the limit of {_gib(self._memory_bytes)}")
+            raise self._lost(OutOfMemory, f"ended at {_gib(held)}, above {_gib(self._memory_bytes)} (--memory-limit)")
         if memory.available < reserve and held > reserve:
             left = f"with {_gib(memory.available)} left to the system"
             raise self._lost(OutOfMemory, f"ended at {_gib(held)} {left}, lest the machine come to a halt")

@@ -46,6 +46,7 @@ class Worker:
         self.send = send
         self._variant: Variant | None = None
         self._settings: Settings | None = None
+        self._limit = ""
 
     def answer(self, request: messages.AnyRequest) -> messages.AnyReply:
         """The last reply to a request; a mistake of the user's is one too."""
@@ -115,6 +116,7 @@ class Worker:
         self.engine.prepare(request.device, request.settings)
         if request.memory_bytes is not None and not request.device.startswith("cuda"):
             limit_memory(request.memory_bytes)
+            self._limit = f"; the worker may hold {request.memory_bytes / 2**30:.2f} GiB (--memory-limit)"
         return messages.Prepared()
 
     def measure(self, request: messages.Measure) -> messages.Done:
@@ -133,6 +135,8 @@ class Worker:
             outcome = ask(request.case, self._variant, settings=self._settings, on_stage=stages.enter)
         except BaseException as error:  # noqa: BLE001  # an attention may raise anything, KeyboardInterrupt too
             outcome = explain(error, stages.now)
+        if isinstance(outcome, OutOfMemory):
+            outcome = msgspec.structs.replace(outcome, message=outcome.message + self._limit)
         seconds = stages.end()
         outcome, left = without_leftovers(outcome, left_by_now() - before, stages.now)
         # A failed call may have left anything behind, a CUDA context that only fails from now on, say.
