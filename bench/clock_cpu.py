@@ -20,10 +20,21 @@ from bench.call import Call
 from bench.clock import Sample
 
 BLOCK_SECONDS = 0.01
+PREEMPTED = "the core was given to another process"
 
 _LAYOUT_SHARE = 0.25
 _MANY = 3
-_OFF_CORE = {True: 0.01, False: 0.25}  # of a block of few calls, and of many, whose median is hardly moved
+_LOST = {True: 0.01, False: 0.25}  # of a block of few calls, and of many, whose median is hardly moved
+
+
+def preemptions() -> int:
+    """How often the kernel has taken the core away from this thread; 0 where it does not tell."""
+    try:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+    except (ImportError, AttributeError):  # Windows, macOS
+        return 0
 
 
 @dataclass(slots=True)
@@ -40,6 +51,7 @@ class CpuClock:
     own_seconds: float = 0.0
     now_ns: Callable[[], int] = time.perf_counter_ns
     on_core_ns: Callable[[], int] = time.thread_time_ns
+    preemptions: Callable[[], int] = preemptions
     timer: str = "perf_counter, blocks of 10 ms"
     warm_up_seconds: float = 0.0
     _call: Call | None = field(default=None, init=False)
@@ -53,11 +65,10 @@ class CpuClock:
         """Time one block, on a new layout where that is cheap enough."""
         call = self._laid_out()
         calls = max(1, round(BLOCK_SECONDS / self.call_seconds)) if self.call_seconds else 1
-        durations, off_core = self._time(call, calls)
+        durations, lost = self._time(call, calls)
         self.call_seconds = statistics.median(durations) * 1e-9
         self._since_layout_seconds += sum(durations) * 1e-9
-        blemish = "the core was given to another process" if off_core > _OFF_CORE[calls < _MANY] else None
-        return Sample(self.call_seconds, blemish)
+        return Sample(self.call_seconds, PREEMPTED if lost > _LOST[calls < _MANY] else None)
 
     @property
     def last_call(self) -> Call:
@@ -73,14 +84,14 @@ class CpuClock:
         return self._call
 
     def _time(self, call: Call, calls: int) -> tuple[list[int], float]:
-        """Nanoseconds of each call, and the share of the block for which this thread was off its core."""
+        """Nanoseconds of each call, and the share of the block for which this thread had lost its core."""
         prepare, timed, touch = call.prepare, call.timed(), call.touch()
         now, durations, preparing = self.now_ns, [], 0
         enabled = gc.isenabled()
         gc.disable()
         try:
             with torch.set_grad_enabled(call.differentiates):
-                first, on_core = now(), self.on_core_ns()
+                first, on_core, preempted = now(), self.on_core_ns(), self.preemptions()
                 for _ in range(calls):
                     next(touch)
                     begin = now()
@@ -91,9 +102,10 @@ class CpuClock:
                     durations.append(stop - start)
                     preparing += start - begin
                     del prepared
-                on_core, last = self.on_core_ns() - on_core, now()
+                on_core, preempted, last = self.on_core_ns() - on_core, self.preemptions() - preempted, now()
         finally:
             if enabled:
                 gc.enable()
         self.own_seconds += (sum(durations) + preparing) * 1e-9
-        return durations, 1 - on_core / (last - first) if last > first else 0.0
+        # a thread that waits, for another one say, is off its core as well: that belongs to the attention
+        return durations, 1 - on_core / (last - first) if preempted and last > first else 0.0

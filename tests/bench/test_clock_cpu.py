@@ -10,7 +10,7 @@ import torch
 
 import bench.call
 from bench.call import Call, Operands, scatterer
-from bench.clock_cpu import CpuClock
+from bench.clock_cpu import PREEMPTED, CpuClock, preemptions
 from bench.timing import time_on_cpu
 from tests.bench.attentions import small
 
@@ -183,25 +183,35 @@ def test_the_collector_is_off_under_the_clock_and_then_as_before(enabled):
 
 
 @pytest.mark.parametrize(
-    ("call", "waiting", "blemished"),
+    ("call", "lost", "preempted", "blemished"),
     [
-        (50 * MILLISECOND, 0, False),
-        (50 * MILLISECOND, MILLISECOND, True),  # one call: 2% are in the sample
-        (MILLISECOND, 0.1 * MILLISECOND, False),  # ten calls: the median does not care for one in ten
-        (MILLISECOND, 0.6 * MILLISECOND, True),
+        (50 * MILLISECOND, 0, True, False),
+        (50 * MILLISECOND, MILLISECOND, True, True),  # one call: 2% are in the sample
+        (50 * MILLISECOND, MILLISECOND, False, False),  # it waited for something of its own
+        (MILLISECOND, 0.1 * MILLISECOND, True, False),  # ten calls: the median does not care for one in ten
+        (MILLISECOND, 0.6 * MILLISECOND, True, True),
+        (MILLISECOND, 0.6 * MILLISECOND, False, False),
     ],
 )
-def test_a_block_that_lost_its_core_is_blemished(call, waiting, blemished):
-    time = Time()
+def test_a_block_that_lost_its_core_is_blemished(call, lost, preempted, blemished):
+    time, switches = Time(), itertools.count() if preempted else itertools.repeat(7)
 
     def attend(query, _key, _value):
-        time.pass_by(call, waiting=waiting)
+        time.pass_by(call, waiting=lost)
         return query.clone()
 
-    sample = clock_of(attend, time=time, call_seconds=call * 1e-9).sample()
-    assert (sample.blemish is not None) == blemished
-    if blemished:
-        assert sample.blemish == "the core was given to another process"
+    clock = clock_of(attend, time=time, call_seconds=call * 1e-9)
+    clock.preemptions = lambda: next(switches)
+    assert clock.sample().blemish == (PREEMPTED if blemished else None)
+
+
+def test_the_kernel_counts_preemptions(monkeypatch):
+    import resource
+
+    before = preemptions()
+    assert before >= 0
+    monkeypatch.delattr(resource, "RUSAGE_THREAD")
+    assert preemptions() == 0
 
 
 def test_a_result_is_freed_under_the_clock():
