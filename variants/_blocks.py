@@ -1,6 +1,6 @@
 """Which blocks of a pattern hold anything, and which are seen whole: what kernels skip, and what they need not mask.
 
-From intervals and the block table, never from an N×N mask: O(Nq · Nk / size) time, O(size · Nk / size) memory.
+From intervals and the block table, never from an N×N mask: O(Nq · Nk / size²) time.
 """
 
 from __future__ import annotations
@@ -52,23 +52,55 @@ def seen_blocks(pattern: Pattern, query_size: int, key_size: int) -> tuple[Tenso
 
     Two ``(B or 1, ⌈Nq / query_size⌉, ⌈Nk / key_size⌉)`` bool. Blocks that the lengths cut short count by what is there.
     """
-    lengths = pattern.workload.query_length, pattern.workload.key_length
+    length = pattern.workload.key_length
     step = key_size if pattern.mask.bigbird is None else math.gcd(key_size, pattern.mask.bigbird.block)
-    starts = torch.arange(0, lengths[1], step, device=pattern.device)
-    ends = (starts + step).clamp(max=lengths[1])
+    starts = torch.arange(0, length, step, device=pattern.device)
+    ends = (starts + step).clamp(max=length)
     some, every = [], []
-    for start in range(0, lengths[0], query_size):
-        rows = torch.arange(start, min(start + query_size, lengths[0]), device=pattern.device)
-        first, last = (bound[..., None] for bound in pattern.interval(rows))
-        overlap = torch.minimum(last, ends) - torch.maximum(first, starts)
-        seen, whole = overlap > 0, overlap >= ends - starts
-        if pattern.table is not None and pattern.mask.bigbird is not None:
-            block = pattern.mask.bigbird.block
-            listed = pattern.table[(rows + pattern.offset).clamp(min=0) // block][:, starts // block]
-            seen, whole = seen & listed, whole & listed
-        some.append(_join(seen.any(dim=1), key_size // step, absent=False).any(dim=-1))
-        every.append(_join(whole.all(dim=1), key_size // step, absent=True).all(dim=-1))
+    for chunk in _chunks(pattern.workload.query_length, query_size):
+        rows = torch.arange(chunk.start, chunk.stop, device=pattern.device)
+        seen, whole = _seen_by(pattern, rows, starts, ends)
+        some.append(_join(seen, key_size // step, absent=False).any(dim=-1))
+        every.append(_join(whole, key_size // step, absent=True).all(dim=-1))
     return torch.stack(some, dim=1), torch.stack(every, dim=1)
+
+
+def _seen_by(pattern: Pattern, rows: Tensor, starts: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    """Runs of keys ``starts ≤ j < ends`` of which some, and of which all, of consecutive queries see any, and all.
+
+    A query's interval holds its own position, or what padding and the ends of the keys leave of that: so the intervals
+    of neighbours touch, and what several queries see together is one interval again.
+    """
+    first, last = pattern.interval(rows)
+    if pattern.table is None or pattern.mask.bigbird is None:
+        return _seen_in_one(first, last, starts, ends)
+    block = pattern.mask.bigbird.block
+    some = torch.zeros(len(first), len(starts), dtype=torch.bool, device=pattern.device)
+    every = ~some
+    for row_of_table, here in runs((rows + pattern.offset).clamp(min=0) // block):
+        listed = pattern.table[row_of_table, starts // block]
+        seen, whole = _seen_in_one(first[:, here], last[:, here], starts, ends)
+        some |= seen & listed
+        every &= whole & listed
+    return some, every
+
+
+def _seen_in_one(first: Tensor, last: Tensor, starts: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    empty = last <= first
+    lowest = first.masked_fill(empty, int(ends[-1])).amin(dim=1, keepdim=True)
+    highest = last.masked_fill(empty, 0).amax(dim=1, keepdim=True)
+    whole = (first.amax(dim=1, keepdim=True) <= starts) & (last.amin(dim=1, keepdim=True) >= ends)
+    return (lowest < ends) & (highest > starts), whole
+
+
+def runs(ascending: Tensor) -> list[tuple[int, slice]]:
+    """Each number in an ascending row of them, and where it stands."""
+    numbers, counts = torch.unique_consecutive(ascending, return_counts=True)
+    ends = counts.cumsum(0)
+    return [
+        (number, slice(end - count, end))
+        for number, count, end in zip(numbers.tolist(), counts.tolist(), ends.tolist(), strict=True)
+    ]
 
 
 def _join(blocks: Tensor, count: int, *, absent: bool) -> Tensor:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from variants._blocks import Tile, flex_block_mask, tiles
+from variants._blocks import Tile, flex_block_mask, runs, tiles
 from variants._mask import BigBird, Mask
 
 if TYPE_CHECKING:
@@ -60,8 +60,14 @@ class Pattern:
         """The document of each key, ``(Nk,)`` int64."""
         if self.mask.document is None:
             return None
-        lengths = document_lengths(self.mask.document, self.workload.key_length, self.workload.seed)
-        return torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).to(self.device)
+        lengths = self._document_ends.diff()
+        return torch.repeat_interleave(torch.arange(len(lengths), device=self.device), lengths)
+
+    @cached_property
+    def _document_ends(self) -> Tensor:
+        """Where documents begin, and where the last one ends, ``(documents + 1,)`` int64."""
+        lengths = document_lengths(self.mask.document or 1, self.workload.key_length, self.workload.seed)
+        return torch.tensor([0, *itertools.accumulate(lengths)], device=self.device)
 
     @cached_property
     def kept(self) -> Tensor | None:
@@ -94,8 +100,8 @@ class Pattern:
             last = torch.minimum(last, torch.clamp(position + 1, min=mask.prefix))
         if self.document_ids is not None:
             own = self.document_ids[position.clamp(min=0)]
-            first = torch.maximum(first, torch.searchsorted(self.document_ids, own))
-            last = torch.minimum(last, torch.searchsorted(self.document_ids, own, right=True))
+            first = torch.maximum(first, self._document_ends[own])
+            last = torch.minimum(last, self._document_ends[own + 1])
         if self.document_ids is not None or self.table is not None:
             last = last.masked_fill(position < 0, 0)  # before the first key there is no document and no block
         if self.kept is None:
@@ -244,16 +250,6 @@ def _pairs_in_blocks(first: Tensor, last: Tensor, position: Tensor, table: Tenso
         high = torch.minimum(last[:, here, None], listed + bigbird.block)
         total += int((high - low).clamp(min=0).sum())
     return total
-
-
-def runs(ascending: Tensor) -> list[tuple[int, slice]]:
-    """Each number in an ascending row of them, and where it stands."""
-    numbers, counts = torch.unique_consecutive(ascending, return_counts=True)
-    ends = counts.cumsum(0)
-    return [
-        (number, slice(end - count, end))
-        for number, count, end in zip(numbers.tolist(), counts.tolist(), ends.tolist(), strict=True)
-    ]
 
 
 def document_lengths(documents: int, length: int, seed: int) -> list[int]:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import pad
 
+from variants._blocks import runs
 from variants._contract import Attend, Complexity, NoParameters, Variant, Workload
 from variants._mask import Mask
-from variants._pattern import Pattern, runs
+from variants._pattern import Pattern
 from variants._reference import expand_heads
 
 if TYPE_CHECKING:
