@@ -30,15 +30,20 @@ def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
     return weights.masked_fill(hidden, 0)  # NaN where a row is all −inf; both fills stop it, on the way back too
 
 
-def pattern_weights(query: Tensor, key: Tensor, *, pattern: Pattern, rows: Tensor) -> Tensor:
-    """Attention weights of the given query rows under ``pattern``, ``(B, H, R, Nk)``. ``key`` has H heads."""
-    scores = query[:, :, rows.to(query.device)] @ key.mT * pattern.workload.softmax_scale
+def masked_weights(scores: Tensor, *, pattern: Pattern, rows: Tensor) -> Tensor:
+    """Attention weights ``(B, H, R, Nk)`` of the given query rows, from their scores before cap, bias and mask."""
     if pattern.mask.softcap is not None:
         scores = pattern.mask.softcap * torch.tanh(scores / pattern.mask.softcap)
     allowed, bias = pattern.rows(rows)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
     return masked_softmax(scores, allowed)
+
+
+def pattern_weights(query: Tensor, key: Tensor, *, pattern: Pattern, rows: Tensor) -> Tensor:
+    """Attention weights of the given query rows under ``pattern``, ``(B, H, R, Nk)``. ``key`` has H heads."""
+    scores = query[:, :, rows.to(query.device)] @ key.mT * pattern.workload.softmax_scale
+    return masked_weights(scores, pattern=pattern, rows=rows)
 
 
 def exact(
