@@ -63,6 +63,8 @@ def obstacles(workload: Workload, parameters: Parameters) -> Sequence[str]:
         )
     if workload.scale is not None:
         reasons.append(f"the package scales by the root of the head dimension, and cannot by {workload.scale:g}")
+    if workload.dtype == "bfloat16" and mask.causal:
+        reasons.append("the package's causal sums are in bfloat16 themselves, and round more than its formula does")
     if workload.dtype == "float16":
         reasons.append("the package divides by sums that are near zero in float16, and gives infinities")
     if importlib.util.find_spec("performer_pytorch") is None:
