@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bench.memory import Profiled
     from bench.oracle import Agreement, Truth
     from bench.record import Case, Outcome, Settings, Stage
-    from variants._contract import Attend, Variant, Workload
+    from variants._contract import Attend, Variant
 
 _WEIGHINGS = 3
 _LATER_ROWS = 6
@@ -66,7 +66,7 @@ def _measured(subject: Subject, ceilings: Mapping[str, float]) -> Outcome:
     weighings = _weigh(subject, built, profiled)
     timing = _time(subject, built, min(weighing.seconds for weighing in weighings))
     record = _with_figures(_record(subject, built, verdict, profiled.dispatched), built, weighings, timing)
-    return _with_roofline(record, subject.workload, ceilings)
+    return _with_roofline(record, subject, ceilings)
 
 
 def _checked(subject: Subject) -> Outcome:
@@ -298,9 +298,14 @@ def _with_figures(record: Measured, built: Built, weighings: list[Profiled], tim
     )
 
 
-def _with_roofline(record: Measured, workload: Workload, ceilings: Mapping[str, float]) -> Measured:
-    seconds = statistics.median(record.seconds)
-    roofline = work.roofline(workload, issued_flops=record.issued_flops, seconds=seconds, ceilings=ceilings)
+def _with_roofline(record: Measured, subject: Subject, ceilings: Mapping[str, float]) -> Measured:
+    roofline = work.roofline(
+        subject.workload,
+        subject.variant.uses,
+        issued_flops=record.issued_flops,
+        seconds=statistics.median(record.seconds),
+        ceilings=ceilings,
+    )
     if roofline is None:
         return record
     notes = list(record.notes)

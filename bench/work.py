@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from variants._pattern import Pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
-    from variants._contract import Workload
+    from variants._contract import Use, Workload
 
 # By convention the backward counts 2.5 forwards: five matrix products against two.
 _HALVES = {"fwd": 2, "bwd": 5, "fwd_bwd": 7}
@@ -33,15 +33,19 @@ def useful_flops(workload: Workload) -> int:
     return (workload.head_dim + workload.value_dim) * workload.heads * pairs * _HALVES[workload.mode]
 
 
-def least_traffic_bytes(workload: Workload) -> int:
-    """Bytes that any implementation must move: inputs read once, results written once."""
-    query = workload.heads * workload.query_length * workload.head_dim
-    output = workload.heads * workload.query_length * workload.value_dim
-    key_value = workload.kv_heads * workload.key_length * (workload.head_dim + workload.value_dim)
-    forward = query + key_value + output
-    backward = forward + output + query + key_value  # reads inputs, output and its gradient; writes three gradients
-    elements = {"fwd": forward, "bwd": backward, "fwd_bwd": forward + backward}[workload.mode]
-    return workload.batch * elements * item_bytes(workload.dtype)
+def least_traffic_bytes(workload: Workload, uses: Collection[Use] = ("query", "key", "value")) -> int:
+    """Bytes that an implementation must move: inputs that it ``uses`` read once, results written once."""
+    query_row, key_row = workload.heads * workload.query_length, workload.kv_heads * workload.key_length
+    elements = {
+        "query": query_row * workload.head_dim,
+        "key": key_row * workload.head_dim,
+        "value": key_row * workload.value_dim,
+    }
+    inputs, output = sum(elements[name] for name in uses), query_row * workload.value_dim
+    forward = inputs + output
+    backward = inputs + 2 * output + inputs  # reads inputs, output and its gradient; writes a gradient for each input
+    moved = {"fwd": forward, "bwd": backward, "fwd_bwd": forward + backward}[workload.mode]
+    return workload.batch * moved * item_bytes(workload.dtype)
 
 
 def item_bytes(dtype: str) -> int:
@@ -50,7 +54,12 @@ def item_bytes(dtype: str) -> int:
 
 
 def roofline(
-    workload: Workload, *, issued_flops: int, seconds: float, ceilings: Mapping[str, float]
+    workload: Workload,
+    uses: Collection[Use],
+    *,
+    issued_flops: int,
+    seconds: float,
+    ceilings: Mapping[str, float],
 ) -> Roofline | None:
     """``issued_flops`` per second against the ceiling at this arithmetic intensity; None without ceilings.
 
@@ -58,10 +67,11 @@ def roofline(
     problem that stays in the cache is held against the cache.
     """
     compute = ceilings.get(f"matmul_flops_per_second:{workload.dtype}")
-    bandwidth = _bandwidth(ceilings, least_traffic_bytes(workload))
+    traffic = least_traffic_bytes(workload, uses)
+    bandwidth = _bandwidth(ceilings, traffic)
     if not compute or not bandwidth or seconds <= 0:
         return None
-    memory = bandwidth * issued_flops / least_traffic_bytes(workload)
+    memory = bandwidth * issued_flops / traffic
     return Roofline(issued_flops / seconds / min(compute, memory), "compute" if compute <= memory else "memory")
 
 

@@ -66,8 +66,8 @@ def test_a_copy_counts_what_it_reads_and_what_it_writes(ticking, monkeypatch):
 def test_cuda_is_waited_for(ticking, monkeypatch):
     waits = []
     monkeypatch.setattr(ceilings.torch.cuda, "synchronize", lambda: waits.append(None))
-    ceilings._seconds("cuda", lambda: None)
-    assert len(waits) == 2
+    ceilings._seconds("cuda", lambda: waits.append("call"), 3)
+    assert waits == [None, "call", "call", "call", None]
 
 
 def test_there_is_a_rate_per_dtype_and_size(monkeypatch):
@@ -77,10 +77,32 @@ def test_there_is_a_rate_per_dtype_and_size(monkeypatch):
         "matmul_flops_per_second:float32": 1.0,
         "matmul_flops_per_second:bfloat16": 1.0,
         "copy_bytes_per_second": 256 * 2**20,
-        "copy_bytes_per_second:524288": 2**19,
-        "copy_bytes_per_second:4194304": 2**22,
-        "copy_bytes_per_second:33554432": 2**25,
+        **{f"copy_bytes_per_second:{2**power}": 2**power for power in (18, 20, 22, 24, 26)},
     }
+    assert set(measure_ceilings("cuda", ["float32"])) == {"matmul_flops_per_second:float32", "copy_bytes_per_second"}
+
+
+def test_short_calls_are_repeated_for_a_millisecond(ticking):
+    calls = []
+
+    def call():
+        calls.append(None)
+        ticking[0] += 1e-4
+
+    assert ceilings._quickest("cpu", call) == pytest.approx(1e-4)
+    assert len(calls) == 1 + 5 * 10
+
+
+def test_a_product_that_is_far_too_slow_is_not_made_larger(ticking, monkeypatch):
+    sides = []
+
+    def product(left, right, *, out):
+        sides.append(len(left))
+        ticking[0] += 2 * len(left) ** 3 / 1e8
+
+    monkeypatch.setattr(ceilings.torch, "mm", product)
+    assert ceilings._matmul_rate("cpu", "float16") == pytest.approx(1e8)
+    assert set(sides) == {128, 256}
 
 
 # --- work ----------------------------------------------------------------------------------------------------------
@@ -147,20 +169,28 @@ def test_least_traffic_counts_shared_heads_once():
     assert one == (4 + 1 + 1 + 4) * 96 * 16 * 4
 
 
+def test_what_a_variant_does_not_use_is_not_read():
+    one = 2 * 96 * 16 * 4
+    assert work.least_traffic_bytes(small(), {"value"}) == 2 * one
+    assert work.least_traffic_bytes(small(mode="bwd"), {"value"}) == 4 * one
+
+
+USES = frozenset({"query", "key", "value"})
+
 # --- roofline ------------------------------------------------------------------------------------------------------
 
 ROOF = {"matmul_flops_per_second:float32": 1e12, "copy_bytes_per_second": 1e9}
 
 
 def test_many_operations_per_byte_are_bound_by_compute():
-    found = work.roofline(small(), issued_flops=10**10, seconds=0.1, ceilings=ROOF)
+    found = work.roofline(small(), USES, issued_flops=10**10, seconds=0.1, ceilings=ROOF)
     assert found.bound == "compute"
     assert found.fraction == pytest.approx(1e11 / 1e12)
 
 
 def test_few_operations_per_byte_are_bound_by_memory():
     traffic = work.least_traffic_bytes(small())
-    found = work.roofline(small(), issued_flops=1000, seconds=1e-3, ceilings=ROOF)
+    found = work.roofline(small(), USES, issued_flops=1000, seconds=1e-3, ceilings=ROOF)
     assert found.bound == "memory"
     assert found.fraction == pytest.approx(traffic / 1e-3 / 1e9)
 
@@ -168,15 +198,15 @@ def test_few_operations_per_byte_are_bound_by_memory():
 def test_a_small_problem_is_held_against_the_cache_that_holds_it():
     traffic = work.least_traffic_bytes(small())  # 49,152 bytes
     cached = {**ROOF, "copy_bytes_per_second:524288": 8e9, "copy_bytes_per_second:4194304": 4e9}
-    found = work.roofline(small(), issued_flops=1000, seconds=1e-3, ceilings=cached)
+    found = work.roofline(small(), USES, issued_flops=1000, seconds=1e-3, ceilings=cached)
     assert found.fraction == pytest.approx(traffic / 1e-3 / 8e9)
     larger = small(query_length=1200, key_length=1200)
-    found = work.roofline(larger, issued_flops=1000, seconds=1e-3, ceilings=cached)
+    found = work.roofline(larger, USES, issued_flops=1000, seconds=1e-3, ceilings=cached)
     assert found.fraction == pytest.approx(work.least_traffic_bytes(larger) / 1e-3 / 4e9)
 
 
 @pytest.mark.parametrize("missing", [*ROOF, None])
 def test_without_a_ceiling_there_is_no_fraction(missing):
     known = {name: rate for name, rate in ROOF.items() if name != missing}
-    found = work.roofline(small(), issued_flops=1, seconds=1.0, ceilings=known)
+    found = work.roofline(small(), USES, issued_flops=1, seconds=1.0, ceilings=known)
     assert (found is None) == (missing is not None)
