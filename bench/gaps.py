@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -48,7 +49,7 @@ def gaps(cells: Iterable[Cell]) -> list[Gap]:
     members: dict[tuple[Status, str, str], list[tuple[str, Cell]]] = defaultdict(list)
     for cell in cells:
         for status, stage, reason in cell.reasons():
-            members[status, stage, _NUMBER.sub("#", reason)].append((reason, cell))
+            members[status, stage, without_numbers(reason)].append((reason, cell))
     found = [
         Gap(status, stage, told[0][0], len({reason for reason, _ in told}), list(dict.fromkeys(_cells(told))))
         for (status, stage, _), told in members.items()
@@ -57,6 +58,21 @@ def gaps(cells: Iterable[Cell]) -> list[Gap]:
     return sorted(
         found, key=lambda gap: (order.index(gap.status), -len(gap.cells), gap.contenders[0].order, gap.reason)
     )
+
+
+def without_numbers(words: str) -> str:
+    """What sentences that differ only in their numbers have in common."""
+    return _NUMBER.sub("#", words)
+
+
+def unspoken(cells: Sequence[Cell]) -> int:
+    """Combinations of the variants, masks, modes and lengths of one ground that no record speaks of."""
+    axes = [
+        {cell.contender for cell in cells},
+        {(cell.mask, cell.mode) for cell in cells},
+        {cell.length for cell in cells},
+    ]
+    return math.prod(map(len, axes)) - len(cells)
 
 
 def _cells(told: Iterable[tuple[str, Cell]]) -> Iterable[Cell]:

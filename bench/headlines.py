@@ -31,7 +31,8 @@ def _exact(found: Sequence[Answer], speedups: Mapping[Cell, Estimate], over: str
     gain = ""
     if over is not None and faster is not None and pick.cell.contender.label != over:
         gain = f", {wording.factor(faster.value)} the speed of {markdown.code(over)}"
-    return f"exact: {told} (at {wording.length(last)}: {wording.duration(pick.seconds.value)}{gain})"
+    which = f"{markdown.code(pick.cell.contender.label)} " if len(best[-1].contenders) > 1 else ""
+    return f"exact: {told} (at {wording.length(last)}: {which}{wording.duration(pick.seconds.value)}{gain})"
 
 
 def _approximate(found: Sequence[Answer]) -> str:

@@ -61,6 +61,7 @@ class GroundPage:
     cells: int
     missing: int
     gaps: str
+    unspoken: int
     warnings: Sequence[str]
     environment: str
     notes: str
@@ -160,13 +161,14 @@ def _page(
         cells=len(cells),
         missing=sum(cell.status != "measured" for cell in cells),
         gaps=sections.gaps(missing),
+        unspoken=gaps.unspoken(cells),
         warnings=[markdown.text(warning) for warning in trust.warnings(ground, cells, host)],
         environment=markdown.table(
             ["property", "value"],
             [[fact, markdown.text(value)] for fact, value in trust.environment(ground, cells, host)],
             left=2,
         ),
-        notes="\n".join(f"- {markdown.text(note)} ({count}×)" for note, count in trust.notes(cells)),
+        notes=sections.notes(trust.notes(cells)),
         dispatched="\n".join(
             f"- {markdown.code(label)}: {', '.join(map(markdown.code, names))}"
             for label, names in trust.dispatched(cells)

@@ -268,6 +268,15 @@ def contenders(found: Iterable[Contender]) -> str:
     return markdown.table(["variant", "family", "what it is", "parameters", "paper"], rows, left=5)
 
 
+def notes(found: Iterable[tuple[str, int, int]]) -> str:
+    """What the measuring noted."""
+    return "\n".join(f"- {markdown.text(note)}{_alike(ways)} ({count}×)" for note, count, ways in found)
+
+
+def _alike(ways: int) -> str:
+    return f" (and {ways - 1} more that differ in numbers)" if ways > 1 else ""
+
+
 def gaps(found: Iterable[Gap]) -> str:
     """Status, reason, who, and in which cells."""
     rows = [
@@ -283,11 +292,10 @@ def gaps(found: Iterable[Gap]) -> str:
 
 
 def _reason(gap: Gap) -> str:
-    alike = f" (and {gap.alike - 1} more that differ in numbers)" if gap.alike > 1 else ""
     stage = f"{gap.stage}: " if gap.stage else ""
     some = gap.in_some_processes
     partly = f" ({some} of them measured in other processes)" if some else ""
-    return f"{stage}{markdown.text(gap.reason)}{alike}{partly}"
+    return f"{stage}{markdown.text(gap.reason)}{_alike(gap.alike)}{partly}"
 
 
 def _where(gap: Gap) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from bench import wording
 from bench.cells import Cell, Ground
+from bench.gaps import without_numbers
 from bench.record import Host, Measured, Record
 
 _GIB = 1024**3
@@ -107,10 +107,15 @@ def _disturbances(outcomes: Sequence[Measured], host: Host) -> Iterable[str]:
         yield f"Up to {wording.percent(dropped)} of a case's samples were dropped for a known disturbance."
 
 
-def notes(cells: Iterable[Cell]) -> list[tuple[str, int]]:
-    """What the measuring itself noted, with how often; the most frequent first."""
-    told = Counter(note for cell in cells for outcome in cell.measured for note in outcome.notes)
-    return sorted(told.items(), key=lambda item: (-item[1], item[0]))
+def notes(cells: Iterable[Cell]) -> list[tuple[str, int, int]]:
+    """What the measuring itself noted, how often, in how many ways that differ in numbers; the most frequent first."""
+    alike: dict[str, list[str]] = {}
+    for cell in cells:
+        for outcome in cell.measured:
+            for note in outcome.notes:
+                alike.setdefault(without_numbers(note), []).append(note)
+    told = [(notes[0], len(notes), len(set(notes))) for notes in alike.values()]
+    return sorted(told, key=lambda note: (-note[1], note[0]))
 
 
 def dispatched(cells: Iterable[Cell]) -> list[tuple[str, list[str]]]:

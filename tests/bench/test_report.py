@@ -273,6 +273,17 @@ def test_checked_alone(tmp_path):
     assert rows_under(text, "error of tolerance") == {"`flex`": ["2.0e-07 of 1.5e-05"]}
 
 
+def test_what_no_record_speaks_of_is_counted(tmp_path):
+    text = written(tmp_path, runs.record("flex"), runs.record("sdpa_flash", length=2048))
+    assert "Of 2 more combinations" in text
+
+
+def test_notes_that_differ_in_numbers_are_one(tmp_path):
+    outcomes = [runs.measured(notes=[f"{count} of 30 samples dropped"]) for count in (3, 4, 4)]
+    text = written(tmp_path, *(runs.record("flex", one, length=256 * 2**n) for n, one in enumerate(outcomes)))
+    assert "- 3 of 30 samples dropped (and 1 more that differ in numbers) (3×)" in text
+
+
 def test_every_cell_measured(tmp_path):
     assert "Every cell has a figure." in written(tmp_path, runs.record("flex"))
 
