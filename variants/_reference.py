@@ -30,14 +30,17 @@ def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
     return weights.masked_fill(hidden, 0)  # NaN where a row is all −inf; both fills stop it, on the way back too
 
 
-def masked_weights(scores: Tensor, *, pattern: Pattern, rows: Tensor) -> Tensor:
-    """Attention weights ``(B, H, R, Nk)`` of the given query rows, from their scores before cap, bias and mask."""
+def changed_scores(scores: Tensor, *, pattern: Pattern, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores ``(B, H, R, Nk)`` of the given query rows after cap and bias, and which of them are allowed."""
     if pattern.mask.softcap is not None:
         scores = pattern.mask.softcap * torch.tanh(scores / pattern.mask.softcap)
     allowed, bias = pattern.rows(rows)
-    if bias is not None:
-        scores = scores + bias.to(scores.dtype)
-    return masked_softmax(scores, allowed)
+    return scores if bias is None else scores + bias.to(scores.dtype), allowed
+
+
+def masked_weights(scores: Tensor, *, pattern: Pattern, rows: Tensor) -> Tensor:
+    """Attention weights ``(B, H, R, Nk)`` of the given query rows, from their scores before cap, bias and mask."""
+    return masked_softmax(*changed_scores(scores, pattern=pattern, rows=rows))
 
 
 def pattern_weights(query: Tensor, key: Tensor, *, pattern: Pattern, rows: Tensor) -> Tensor:
