@@ -35,6 +35,7 @@ MASKS = [
     "prefix:9+band:12",
     "bigbird:6x3x2+causal+padding:0.7",
     "window:9+document:5",
+    "window:2+padding:0.5",
 ]
 
 
