@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -67,12 +66,10 @@ def without_numbers(words: str) -> str:
 
 def unspoken(cells: Sequence[Cell]) -> int:
     """Combinations of the variants, masks, modes and lengths of one ground that no record speaks of."""
-    axes = [
-        {cell.contender for cell in cells},
-        {(cell.mask, cell.mode) for cell in cells},
-        {cell.length for cell in cells},
-    ]
-    return math.prod(map(len, axes)) - len(cells)
+    contenders = len({cell.contender for cell in cells})
+    workloads = len({(cell.mask, cell.mode) for cell in cells})
+    lengths = len({cell.length for cell in cells})
+    return contenders * workloads * lengths - len(cells)
 
 
 def _cells(told: Iterable[tuple[str, Cell]]) -> Iterable[Cell]:
