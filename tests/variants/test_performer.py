@@ -181,3 +181,15 @@ def test_what_it_refuses(changes, word):
 def test_features_of_nothing():
     with pytest.raises(ValueError, match="features must be at least 1"):
         Parameters(0)
+
+
+@pytest.mark.parametrize("mask", ["padding:0.5", "causal+padding:0.5"])
+def test_padding_has_no_part_in_what_is_divided_out(mask):
+    workload = replace(BASE, mask=mask)
+    given = operands(workload)
+    long = replace(
+        given, key=(20 * given.key.detach()).requires_grad_()
+    )  # features of zeros would be exp(500) times theirs
+    result = run(VARIANT, workload, Parameters(), long)
+    assert all(tensor.isfinite().all() for tensor in (result.output, *result.gradients))
+    assert result.output.any(dim=-1).all()
