@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypedDict
 import msgspec
 import torch
 
-from bench import cuda, dispatch, oracle, prediction, rows, soundness, work
+from bench import compilation, cuda, dispatch, oracle, prediction, rows, soundness, work
 from bench.call import Call, Operands, Result, load_backward, scatterer
 from bench.compilation import Compilation
 from bench.fidelity import fidelity
@@ -61,38 +61,44 @@ def check(case: Case, variant: Variant, *, settings: Settings, on_stage: Callabl
 def _measured(subject: Subject, ceilings: Mapping[str, float]) -> Outcome:
     _start(subject)
     _refuse_what_cannot_fit(subject)
-    built = _build(subject)
-    verdict, profiled = _check(subject, built)
-    weighings = _weigh(subject, built, profiled)
+    built, first = _build(subject)
+    verdict, profiled = _check(subject, built, first)
+    weighings = _weigh(subject, built, first, profiled)
+    del first  # nothing of ours lies about while the clock runs
     timing = _time(subject, built, min(weighing.seconds for weighing in weighings))
-    record = _with_figures(_record(subject, built, verdict, profiled.dispatched), built, weighings, timing)
+    record = _with_figures(_record(subject, built, verdict, weighings[0].dispatched), built, weighings, timing)
     return _with_roofline(record, subject, ceilings)
 
 
 def _checked(subject: Subject) -> Outcome:
     _start(subject)
-    built = _build(subject)
-    verdict, profiled = _check(subject, built)
+    built, first = _build(subject)
+    verdict, profiled = _check(subject, built, first)
     subject.refuse_changed_state()
     return _record(subject, built, verdict, profiled.dispatched)
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A variant ready to be called, what that took, and its first call with what came of it."""
+    """A variant ready to be called, the values to call it on, and what it took to get there."""
 
     attend: Attend
     base: Operands
     build_seconds: float
     first_call_seconds: float
-    compilation: Compilation
-    first: Call
+    compiled: Compilation
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The first call, with an upstream gradient on the oracle's rows only, and what came of it."""
+
+    call: Call
     result: Result
 
-    @property
-    def dense(self) -> Call:
-        """The first call with an upstream gradient on all rows."""
-        return replace(self.first, operands=replace(self.first.operands, upstream=self.base.upstream))
+    def dense(self, base: Operands) -> Call:
+        """The same call with an upstream gradient on all rows."""
+        return replace(self.call, operands=replace(self.call.operands, upstream=base.upstream))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +136,8 @@ def _refuse_what_cannot_fit(subject: Subject) -> None:
         raise Rejection(OutOfMemory(stage=subject.stage, message=message, predicted_bytes=predicted))
 
 
-def _build(subject: Subject) -> Built:
-    """Inputs, the variant, and its first call, whose upstream gradient is that of the oracle."""
+def _build(subject: Subject) -> tuple[Built, First]:
+    """Inputs, the variant, and its first call."""
     subject.enter("inputs")
     base = Operands.of(subject.workload)
     if subject.workload.mode != "fwd":
@@ -140,17 +146,17 @@ def _build(subject: Subject) -> Built:
     operands = oracle.only_on(sampled, base).fresh(differentiable=subject.workload.mode != "fwd")
 
     subject.enter("build")
-    compiled = Compilation.so_far()
+    compilation.restart()
     start = time.perf_counter()
     attend = subject.variant.build(subject.workload, subject.parameters)
     build_seconds = time.perf_counter() - start
 
     call = Call(attend, operands, subject.workload.mode)
     result, first_call_seconds = _first_result(subject, call)
-    compilation = compiled.until(Compilation.so_far())
+    compiled = compilation.so_far()
     subject.refuse(soundness.aliased(result, operands))
     subject.refuse(soundness.changed_inputs(operands, base))
-    return Built(attend, base, build_seconds, first_call_seconds, compilation, call, result)
+    return Built(attend, base, build_seconds, first_call_seconds, compiled), First(call, result)
 
 
 def _first_result(subject: Subject, call: Call) -> tuple[Result, float]:
@@ -165,14 +171,14 @@ def _first_result(subject: Subject, call: Call) -> tuple[Result, float]:
     return result, time.perf_counter() - start
 
 
-def _check(subject: Subject, built: Built) -> tuple[Verdict, Profiled]:
+def _check(subject: Subject, built: Built, first: First) -> tuple[Verdict, Profiled]:
     """The oracle's verdict on the first call, and a second one under the profiler that shows what runs."""
     subject.enter("check")
     sampled = rows.sample(subject.workload, rows.how_many(subject.workload))
-    truth, output, gradients = _judge(subject, built.first, built.result, sampled)
-    verdict = Verdict(output, gradients, fidelity(subject.problem, truth, built.result.output))
-    profiled = subject.weigh(built.dense)
-    subject.refuse(soundness.reused(built.result.output, profiled.output))
+    truth, output, gradients = _judge(subject, first.call, first.result, sampled)
+    verdict = Verdict(output, gradients, fidelity(subject.problem, truth, first.result.output))
+    profiled = subject.weigh(first.dense(built.base))
+    subject.refuse(soundness.reused(first.result.output, profiled.output_address))
     objection = dispatch.fell_back(subject.variant, subject.workload.device, profiled.dispatched)
     if objection is not None:
         dispatched = dispatch.readable(profiled.dispatched)
@@ -197,27 +203,28 @@ def _judge(
     return truth, output, gradients
 
 
-def _weigh(subject: Subject, built: Built, profiled: Profiled) -> list[Profiled]:
+def _weigh(subject: Subject, built: Built, first: First, profiled: Profiled) -> list[Profiled]:
     """The same call again, until it has been weighed three times."""
     subject.enter("memory")
-    weighings = [profiled, *(subject.weigh(built.dense) for _ in range(_WEIGHINGS - 1))]
+    call = first.dense(built.base)
+    weighings = [profiled, *(subject.weigh(call) for _ in range(_WEIGHINGS - 1))]
     peaks = [weighing.weight.peak_bytes for weighing in weighings]
     if len(set(peaks)) > 1 and not subject.variant.stochastic:
         subject.refuse(f"calls on the same inputs peak at {peaks} bytes, and the variant is not declared stochastic")
-    subject.refuse(soundness.changed_inputs(built.first.operands, built.base))
+    subject.refuse(soundness.changed_inputs(first.call.operands, built.base))
     return weighings
 
 
 def _time(subject: Subject, built: Built, call_seconds: float) -> Timing:
     subject.enter("time")
-    compiled = Compilation.so_far()
+    compilation.restart()
     scatter = scatterer(built.attend, built.base, subject.workload.mode)
     budget = subject.settings.time_budget_seconds
     if subject.on_cuda:
         timing = time_on_cuda(scatter, cuda.runtime(), call_seconds=call_seconds, budget_seconds=budget)
     else:
         timing = time_on_cpu(scatter, call_seconds=call_seconds, budget_seconds=budget)
-    recompiled = compiled.until(Compilation.so_far()).seconds
+    recompiled = compilation.so_far().seconds
     if recompiled:
         timing.notes.append(f"compiled again for {recompiled:.2g} s while it was timed")
     _check_again(subject, timing.last_call)
@@ -258,19 +265,18 @@ def _record(subject: Subject, built: Built, verdict: Verdict, dispatched: list[s
     issued = subject.variant.flops(subject.workload, subject.parameters)
     if issued <= 0:
         subject.refuse(f"the variant counts {issued} FLOPs; a count must be above zero")
-    compilation = built.compilation
     return Measured(
         seconds=[],
         timer="none",
         peak_bytes=None,
         setup_seconds=built.build_seconds + built.first_call_seconds,
         first_call_seconds=built.first_call_seconds,
-        compile_seconds=compilation.seconds or None,
+        compile_seconds=built.compiled.seconds or None,
         fidelity=verdict.fidelity,
         useful_flops=work.useful_flops(subject.workload),
         issued_flops=issued,
         dispatched=dispatch.readable(dispatched),
-        notes=["compiled code came from a cache"] if compilation.cache_hits else [],
+        notes=["compiled code came from a cache"] if built.compiled.cache_hits else [],
         **_errors(verdict.output, verdict.gradients),
     )
 

@@ -13,8 +13,6 @@ from torch.autograd.profiler import profile, record_function
 from bench import dispatch
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from bench.call import Call
     from bench.cuda import Runtime
 
@@ -43,9 +41,9 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """One call under the profiler: what it gave, weighed, ran and took."""
+    """One call under the profiler: where its output lay, what it weighed, ran and took."""
 
-    output: Tensor
+    output_address: int
     weight: Weight
     dispatched: list[str]
     seconds: float
@@ -68,11 +66,11 @@ def weigh_cpu(call: Call) -> Profiled:
         if call.differentiates:
             call.backward(output)
         seconds = time.perf_counter() - start
-    output_bytes = output.untyped_storage().nbytes()
+    storage = output.untyped_storage()
     events = profiled.kineto_results.events()
     peak, held = _course(events)
-    weight = Weight.of(peak, output=output_bytes, held=held if call.differentiates else None)
-    return Profiled(output, weight, dispatch.names(events), seconds)
+    weight = Weight.of(peak, output=storage.nbytes(), held=held if call.differentiates else None)
+    return Profiled(storage.data_ptr(), weight, dispatch.names(events), seconds)
 
 
 def _course(events: Iterable[Any]) -> tuple[int, int]:
@@ -103,11 +101,12 @@ def weigh_cuda(call: Call, runtime: Runtime) -> Profiled:
             call.backward(output)
         runtime.synchronize()
         seconds = time.perf_counter() - start
+    storage = output.untyped_storage()
     weight = Weight.of(
         runtime.peak_allocated_bytes() - allocated,
-        output=output.untyped_storage().nbytes(),
+        output=storage.nbytes(),
         held=held if call.differentiates else None,
         reserved=runtime.peak_reserved_bytes() - reserved,
     )
     events = sorted(profiled.kineto_results.events(), key=lambda event: event.start_ns())
-    return Profiled(output, weight, dispatch.names(events), seconds)
+    return Profiled(storage.data_ptr(), weight, dispatch.names(events), seconds)

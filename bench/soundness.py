@@ -49,9 +49,9 @@ def aliased(result: Result, operands: Operands) -> str | None:
     return None
 
 
-def reused(first: torch.Tensor, second: torch.Tensor) -> str | None:
-    """Two outputs of two calls in one place, although the first is still in use."""
-    if _address(first) == _address(second):
+def reused(first: torch.Tensor, second_address: int) -> str | None:
+    """A second output in the place of the first one, which is still in use."""
+    if _address(first) == second_address:
         return "the same tensor came back twice: the second call overwrote the result of the first"
     return None
 
