@@ -87,7 +87,9 @@ def _folded(tensor: Tensor, length: int) -> Tensor:
 
     Any constant is hidden all the same, but zeros would be NaN when the package normalises them in float16.
     """
-    return pad(tensor.flatten(0, 1), (0, 0, 0, length - tensor.shape[2]), value=1.0)
+    folded = tensor.flatten(0, 1)
+    missing = length - folded.shape[1]
+    return pad(folded, (0, 0, 0, missing), value=1.0) if missing else folded  # padding with nothing would copy
 
 
 def _attention(workload: Workload, parameters: Parameters) -> Any:
