@@ -101,8 +101,12 @@ class Piece(NamedTuple):
     softcap: float | None
 
     def hidden_units(self, query: Tensor, key: Tensor) -> Tensor:
-        """tanh(Wq + Uk) of every pair, ``(R, Nk, A)``, from projected queries and keys."""
-        return (query[self.queries][:, None] + key[self.keys]).tanh_()
+        """σ(q + k) of every pair, ``(R, Nk, A)``."""
+        return (query[self.queries][:, None] + key[self.keys]).sigmoid_()
+
+    def scores(self, units: Tensor, both: Tensor) -> Tensor:
+        """vᵀ(2σ − 1), ``(R, Nk)``."""
+        return units @ (2 * both[self.head]) - both[self.head].sum()
 
     def weights(self, scores: Tensor) -> Tensor:
         """Softmax of scores ``(R, Nk)`` under the mask."""
@@ -114,14 +118,17 @@ class Piece(NamedTuple):
 
 
 class AdditiveAttention(torch.autograd.Function):
-    """Projected query ``(B, H, Nq, A)`` and key ``(B, Hkv, Nk, A)``, v ``(H, A)``, value → ``(B, H, Nq, Dv)``."""
+    """Query 2Wq ``(B, H, Nq, A)`` and key 2Uk ``(B, Hkv, Nk, A)``, v ``(H, A)``, value → ``(B, H, Nq, Dv)``.
+
+    tanh(x) is 2σ(2x) − 1, and σ takes a sixth of its time on a CPU.
+    """
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, both: Tensor, *rest: Any) -> Tensor:
         value, plan = rest
         output: Tensor = value.new_empty(*query.shape[:3], value.shape[3])
         for piece in plan.pieces():
-            scores = piece.hidden_units(query, key) @ both[piece.head]
+            scores = piece.scores(piece.hidden_units(query, key), both)
             output[piece.queries] = piece.weights(scores) @ value[piece.keys]
         ctx.save_for_backward(query, key, both, value)
         ctx.plan = plan
@@ -135,16 +142,17 @@ class AdditiveAttention(torch.autograd.Function):
         d_key, d_both, d_value = (torch.zeros_like(tensor) for tensor in (key, both, value))
         for piece in ctx.plan.pieces():
             units, above = piece.hidden_units(query, key), upstream[piece.queries]
-            scores = (units @ both[piece.head]).requires_grad_()
+            scores = piece.scores(units, both).requires_grad_()
             with torch.enable_grad():
                 weights = piece.weights(scores)
             (d_scores,) = torch.autograd.grad(weights, scores, above @ value[piece.keys].mT)
             d_value[piece.keys] += weights.detach().mT @ above
             if ctx.needs_input_grad[2]:
-                d_both[piece.head] += d_scores.flatten() @ units.flatten(0, 1)
-            d_sums = units.square_().sub_(1).mul_(-d_scores[..., None])  # but for v, which all of a head share
-            d_query[piece.queries] = d_sums.sum(dim=1) * both[piece.head]
-            d_key[piece.keys] += d_sums.sum(dim=0) * both[piece.head]
+                d_both[piece.head] += 2 * (d_scores.flatten() @ units.flatten(0, 1)) - d_scores.sum()
+            d_sums = torch.addcmul(units, units, units, value=-1).mul_(d_scores[..., None])  # σ′ = σ − σ²
+            slope = 2 * both[piece.head]
+            d_query[piece.queries] = d_sums.sum(dim=1) * slope
+            d_key[piece.keys] += d_sums.sum(dim=0) * slope
         return d_query, d_key, d_both, d_value, None
 
 
@@ -154,7 +162,7 @@ def build(workload: Workload, parameters: Parameters) -> Attend:
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         of_query, of_key, of_both = (accumulated(matrix) for matrix in weights)
-        queries, keys = accumulated(query) @ of_query, accumulated(key) @ of_key
+        queries, keys = accumulated(query) @ (2 * of_query), accumulated(key) @ (2 * of_key)
         output: Tensor = AdditiveAttention.apply(queries, keys, of_both, accumulated(value), plan)  # type: ignore[no-untyped-call]  # torch's
         return output.to(value.dtype)
 
@@ -180,8 +188,12 @@ def reference(
     rows = rows.to(query.device)
     of_query, of_key, of_both = (matrix.detach().to(query) for matrix in network(workload, parameters))
     queries, keys = query[:, :, rows] @ of_query, expand_heads(key @ of_key, workload)
-    parts = [torch.tanh(some[:, :, :, None] + keys[:, :, None]) for some in queries.split(8, dim=2)]
-    scores = torch.cat([(part @ of_both[:, None, :, None]).squeeze(-1) for part in parts], dim=2)
+
+    def scores_of(some: Tensor) -> Tensor:
+        units = torch.tanh(some[:, :, :, None] + keys[:, :, None])
+        return (units * of_both[:, None, None]).sum(dim=-1)
+
+    scores = torch.cat([scores_of(some) for some in queries.split(8, dim=2)], dim=2)
     weights = masked_weights(scores, pattern=Pattern.of(workload, query.device), rows=rows)
     return weights @ expand_heads(value, workload)
 
