@@ -6,7 +6,6 @@ Results go to stdout, talk to stderr. A mistake of the user's is one line and ex
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 
 import click
@@ -69,8 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = _complain(str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         code = _complain("interrupted; everything measured so far is on disk", INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output has gone, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except SystemExit:  # click's only one here: the reader of our output has gone, as `head` does
         code = 0
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.cli import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+
+
+def python(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=ROOT, **options
+    )
+
+
+def test_help_names_every_command(attnbench):
+    ended = attnbench("--help")
+    assert ended.code == 0
+    assert all(f"  {name} " in ended.out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name in {"list", "run", "verify", "merge"}])
+def test_help_of_a_command_needs_no_torch_and_documents_every_option(command):
+    code = f"""
+import sys
+from bench.cli import main
+try:
+    main([{command!r}, "--help"])
+finally:
+    assert "torch" not in sys.modules
+    assert "pandas" not in sys.modules
+"""
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert "Usage: attnbench" in done.stdout
+
+
+def test_the_module_and_its_exit_code():
+    done = python("-m", "bench", "run", "--variants", "naive_sdpa", "--mask", "nonsense")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_unknown_command_is_exit_2(attnbench):
+    assert attnbench("rum").code == 2
+
+
+def test_an_unknown_option_is_exit_2_with_the_nearest(attnbench):
+    ended = attnbench("run", "--variant", "naive_sdpa")
+    assert ended.code == 2
+    assert "--variants" in ended.err
+
+
+@pytest.mark.parametrize("no_color", [{}, {"NO_COLOR": "1"}])
+def test_piped_output_has_no_escapes(tmp_path, no_color):
+    fake = "from bench import supervisor; supervisor.ENGINE = 'tests.fixtures.fake_engine'"
+    code = f"{fake}; from bench.cli import main; main()"
+    arguments = ["run", "--variants", "sound", "--seq-len", "8", "--out", str(tmp_path / "x.jsonl")]
+    done = python("-c", code, *arguments, env={**os.environ, **no_color})
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "1/1 sound 8" in done.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-m", "bench", "--help"], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert done.returncode == 0
+    assert done.stderr == b""
