@@ -4,9 +4,11 @@ One norm throughout: the largest absolute difference. The tolerance is what roun
 
     max(4 × error of the same formula in the working dtype, 32 · ε · scale)
 
-with ε of the dtype that kernels accumulate in (float32 for half precision) and scale = max|V| for the output, or
-the largest true gradient for a gradient; in half precision also 6 · ε(dtype) · max|truth|, the rounding of the result.
-Outputs are judged row by row, with the formula's error taken over neighbours in the sample: a row that sees two keys is
+(for float64, of which nothing is more exact, the formula's error in float32 times the ratio of their ε)
+
+with ε of the dtype that kernels accumulate in (float32 for half precision) and scale = max(|V|, |truth|) for the
+output, or the largest true gradient for a gradient; in half precision also 6 · ε(dtype) · max|truth|, the rounding of
+the result. Outputs are judged row by row, with the formula's error taken over neighbours in the sample: a row that sees two keys is
 larger than one that sees thousands, and must not lend it its tolerance. Gradients are judged by tensor; where terms
 cancel, ε times their size is explained too. What is reported is where the error fills most of its tolerance.
 """
@@ -101,12 +103,13 @@ def truth(problem: Problem, operands: Operands, rows: Tensor) -> Truth:
     routing = problem.route(operands)
     differentiates = problem.workload.mode != "fwd"
     output, gradients = _evaluate(problem, operands, rows, routing, torch.float64, differentiates=differentiates)
-    if operands.query.dtype == torch.float64:
-        rounded, rounded_gradients = output, gradients
-    else:
-        rounded, rounded_gradients = _evaluate(
-            problem, operands, rows, routing, operands.query.dtype, differentiates=differentiates
-        )
+    working = operands.query.dtype
+    coarse = torch.float32 if working == torch.float64 else working
+    rounded, rounded_gradients = _evaluate(problem, operands, rows, routing, coarse, differentiates=differentiates)
+    if working == torch.float64:  # nothing is more exact: the formula rounds as in float32, in proportion to ε
+        rounded = _as_in_float64(output, rounded)
+        if gradients is not None and rounded_gradients is not None:
+            rounded_gradients = tuple(map(_as_in_float64, gradients, rounded_gradients))
     return Truth(rows, output, rounded.double(), gradients, rounded_gradients, operands, routing)
 
 
@@ -114,7 +117,8 @@ def judge_output(truth: Truth, output: Tensor) -> Agreement:
     """The row of an output, ``(B, H, Nq, Dv)``, that is worst against its tolerance."""
     working = output.dtype
     error = _by_row(output[:, :, truth.rows.to(output.device)].double() - truth.output)
-    floor = _ROUNDINGS * _accumulation_epsilon(working) * _largest(truth.operands.value)
+    scale = max(_largest(truth.operands.value), _largest(truth.output))  # a projection can lengthen values
+    floor = _ROUNDINGS * _accumulation_epsilon(working) * scale
     tolerance = (_NAIVE_ERRORS * _over_neighbours(_by_row(truth.rounded - truth.output))).clamp(min=floor)
     if _is_half(working):
         tolerance = torch.maximum(tolerance, _RESULT_ROUNDINGS * torch.finfo(working).eps * _by_row(truth.output))
@@ -176,6 +180,11 @@ def _evaluate(
 def _over_neighbours(errors: Tensor) -> Tensor:
     """The largest error within two sampled rows: a row of few numbers may round well by luck."""
     return torch.nn.functional.max_pool1d(errors[None], 2 * _NEIGHBOURS + 1, stride=1, padding=_NEIGHBOURS)[0]
+
+
+def _as_in_float64(right: Tensor, in_float32: Tensor) -> Tensor:
+    ratio = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+    return right + (in_float32.double() - right) * ratio
 
 
 def _or_zeros(gradient: Tensor | None, tensor: Tensor) -> Tensor:

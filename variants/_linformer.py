@@ -190,5 +190,5 @@ class _Trained(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         output, leaves = ctx.inner
-        query, key, value, *weights = torch.autograd.grad(output, leaves, upstream)
+        query, key, value, *weights = torch.autograd.grad(output, leaves, upstream, allow_unused=True)
         return query, key, value, None, *weights

@@ -25,11 +25,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import elu, pad
 from torch.utils.checkpoint import checkpoint
 
-from variants import _kernelized, linear_attention
+from variants import _kernelized, _linear
 from variants._contract import Attend, Complexity, NoParameters, Paper, Variant, Workload
 from variants._kernelized import accumulated, by_mode
+from variants._linear import elu_plus_one
 from variants._mask import Mask
-from variants.linear_attention import elu_plus_one
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +57,7 @@ class Parameters:
 
 def build(workload: Workload, parameters: Parameters) -> Attend:
     if parameters.rule == "sum":
-        return linear_attention.build(workload, NoParameters())
+        return _linear.build(workload, NoParameters())
     hidden = _kernelized.hidden_keys(workload)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ def reference(
 ) -> Tensor:
     """The rule as written, token by token; the sum as linear attention's dense formula."""
     if parameters.rule == "sum":
-        return linear_attention.reference(
+        return _linear.reference(
             query, key, value, workload=workload, parameters=NoParameters(), rows=rows, routing=routing
         )
     offset = workload.key_length - workload.query_length
@@ -216,7 +216,7 @@ def _token_by_token(
 def flops(workload: Workload, parameters: Parameters) -> int:
     """With ``delta`` a chunk's pairs, a solve, a state read twice and written; a backward does it anew."""
     if parameters.rule == "sum":
-        return linear_attention.flops(workload, NoParameters())
+        return _linear.flops(workload, NoParameters())
     head, value = workload.head_dim, workload.value_dim
     before = max(workload.key_length - workload.query_length, 0)
     per_head = per_key_head = 0

@@ -5,38 +5,14 @@ Another attention than softmax's, not an approximation of it: models are trained
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from torch.nn.functional import elu
+from typing import TYPE_CHECKING
 
 from variants import _kernelized
-from variants._contract import Attend, Complexity, NoParameters, Paper, Variant, Workload
-from variants._kernelized import Features, accumulated, backward_flops, by_mode, forward_flops, reference_rows
-from variants._reference import expand_heads
+from variants._contract import Complexity, NoParameters, Paper, Variant, Workload
+from variants._linear import build, flops, reference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from torch import Tensor
-
-
-def build(workload: Workload, parameters: NoParameters) -> Attend:
-    hidden = _kernelized.hidden_keys(workload)
-
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        if hidden is not None:
-            key = key.masked_fill(hidden, 0)
-        queries, keys = (Features(elu_plus_one(accumulated(tensor))) for tensor in (query, key))
-        return _kernelized.attention(queries, keys, accumulated(value), workload=workload, hidden=hidden).to(
-            query.dtype
-        )
-
-    return attend
-
-
-def elu_plus_one(x: Tensor) -> Tensor:
-    """elu(x) + 1, whose sum with one would round away what is far below zero: exp(x) there, x + 1 above."""
-    return x.clamp(max=0).exp() + x.relu()
 
 
 def obstacles(workload: Workload, parameters: NoParameters) -> Sequence[str]:
@@ -44,28 +20,6 @@ def obstacles(workload: Workload, parameters: NoParameters) -> Sequence[str]:
     if workload.scale is not None:
         reasons.append(f"linear attention has no scores to scale, and the scale asked for is {workload.scale:g}")
     return reasons
-
-
-def reference(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    workload: Workload,
-    parameters: NoParameters,
-    rows: Tensor,
-    routing: Any = None,
-) -> Tensor:
-    """φ(Q)φ(K)ᵀ with hidden pairs zero, divided by the sums of its rows, times V."""
-    del routing
-    queries, keys = elu(query[:, :, rows.to(query.device)]) + 1, elu(expand_heads(key, workload)) + 1
-    return reference_rows(queries, keys, expand_heads(value, workload), workload=workload, rows=rows)
-
-
-def flops(workload: Workload, parameters: NoParameters) -> int:
-    """A state of D × (Dv + 1) written once per key and read once per query; causal, also the pairs within chunks."""
-    forward, backward = (count(workload, workload.head_dim) for count in (forward_flops, backward_flops))
-    return by_mode(workload, forward, backward)
 
 
 VARIANT = Variant(

@@ -10,7 +10,7 @@ from torch.nn.functional import elu
 
 from tests.variants import parametrised
 from tests.variants.parametrised import operands, run, square
-from variants import _kernelized, fast_weight, linear_attention
+from variants import _kernelized, _linear, fast_weight, linear_attention
 from variants._contract import NoParameters, Workload
 from variants._pattern import Pattern
 
@@ -72,7 +72,7 @@ def test_one_key_is_all_there_is_to_see():
 @pytest.mark.parametrize("x", [-60.0, -20.0, -1.0, 0.0, 3.0])
 def test_features_far_below_zero_are_no_rounding(x):
     numbers = torch.tensor([x], requires_grad=True)
-    feature = linear_attention.elu_plus_one(numbers)
+    feature = _linear.elu_plus_one(numbers)
     (slope,) = torch.autograd.grad(feature, numbers)
     precise = torch.tensor([x], dtype=torch.float64, requires_grad=True)
     right = torch.where(precise > 0, precise + 1, precise.exp())
@@ -111,10 +111,10 @@ def test_memory_is_linear_in_training(mask):
 def test_flops():
     full = replace(BASE, batch=1, mode="fwd")
     states = (4 + 2) * 150 * 8 * 9
-    assert linear_attention.flops(full, NONE) == 2 * states
+    assert _linear.flops(full, NONE) == 2 * states
     causal = replace(CAUSAL, batch=1, mode="fwd")
-    assert linear_attention.flops(causal, NONE) == 2 * (states + 4 * (128**2 + 22**2) * (8 + 9))
-    longer = [linear_attention.flops(square(CAUSAL, length), NONE) for length in (4096, 8192)]
+    assert _linear.flops(causal, NONE) == 2 * (states + 4 * (128**2 + 22**2) * (8 + 9))
+    longer = [_linear.flops(square(CAUSAL, length), NONE) for length in (4096, 8192)]
     assert longer[1] == 2 * longer[0]
 
 
@@ -245,7 +245,7 @@ def test_flops_of_fast_weights():
     one = replace(square(CAUSAL, 64), batch=1, heads=1, kv_heads=1, mode="fwd", value_head_dim=4)
     pairs, state = 64 * 64, 64 * 8 * 4
     assert fast_weight.flops(one, DELTA) == 2 * (pairs * (8 + 4 // 2) + pairs * (8 + 4) + 3 * state)
-    assert fast_weight.flops(one, SUM) == linear_attention.flops(one, NONE)
+    assert fast_weight.flops(one, SUM) == _linear.flops(one, NONE)
     assert fast_weight.flops(square(one, 6400), DELTA) == 100 * fast_weight.flops(one, DELTA)
 
 
