@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import msgspec
 import pytest
 import torch
 
+import variants
 from bench import oracle, rows
 from bench.call import Call, Operands
 from bench.fidelity import fidelity, mass_recall
+from bench.measure import check
 from bench.oracle import Problem
-from tests.bench.attentions import dense, small, variant, weights_of
+from bench.record import Case
+from tests.bench.attentions import SETTINGS, dense, small, variant, weights_of
 from variants._contract import NoParameters
 from variants._reference import exact, expand_heads
 
@@ -138,6 +142,18 @@ def test_rejects_what_is_nearly_right(build, workload, dtype):
 def test_rejects_it_in_half_precision(build, workload, dtype):
     output, _ = judged(replace(workload, dtype=dtype), build)
     assert not output.holds
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("linformer", {"rank": 4, "projection": "random"}), ("performer", {})]
+)
+def test_accepts_in_float64_what_rounds_more_than_the_plain_formula(name, parameters):
+    workload = small(query_length=600, key_length=600, head_dim=64, dtype="float64", mode="fwd_bwd")
+    variant = variants.find()[name]
+    given = msgspec.to_builtins(variant.parameters(**parameters))
+    case = Case(variant=name, workload=workload, parameters=given)
+    outcome = check(case, variant, settings=SETTINGS, on_stage=lambda stage: None)
+    assert outcome.own_error <= outcome.tolerance < 1e-9
 
 
 def test_a_large_row_lends_no_tolerance_to_a_small_one():
