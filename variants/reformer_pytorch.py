@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _OWN_SCORE = -5e4
+_PAIR = 2  # positions that see nothing but each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +127,13 @@ def obstacles(workload: Workload, parameters: Parameters) -> Sequence[str]:
     if workload.softmax_scale != workload.head_dim**-0.5:
         reasons.append(f"the package scales scores by 1/√head_dim, not by {workload.softmax_scale:g}")
     mask = Mask.parse(workload.mask)
-    if workload.dtype in ("bfloat16", "float16") and (mask.is_causal or workload.query_length == 1):
-        reasons.append(
-            f"in {workload.dtype} the package multiplies rows that see only themselves, as the first one does"
-        )
-    if workload.mode != "fwd" and workload.head_dim == 1:
-        reasons.append(
-            "with one channel unit keys are ±1, and the gradient that the package finds there is mere rounding"
-        )
+    in_half, differentiates = workload.dtype in ("bfloat16", "float16"), workload.mode != "fwd"
+    if in_half and (mask.is_causal or workload.query_length == 1):
+        reasons.append(f"in {workload.dtype} the package multiplies rows that see only themselves, as the first does")
+    if differentiates and workload.head_dim == 1:
+        reasons.append("with one channel, keys are ±1, and the gradient that the package finds there is mere rounding")
+    if differentiates and in_half and workload.query_length == _PAIR:
+        reasons.append("with one other position to see, the gradient that the package finds is mere rounding")
     if mask.padding is not None:
         reasons.append("padding: the package sorts it among the rest, so that its content moves buckets and results")
     return reasons + [f"{term}: the package has no such mask" for term in mask.unsupported("causal", "padding")]

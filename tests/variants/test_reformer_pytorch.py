@@ -134,6 +134,7 @@ def test_it_refuses_what_the_package_cannot_do():
         ({"scale": 1.0}, "not by 1"),
         ({"head_dim": 1}, "one channel"),
         ({"dtype": "float16", "mask": "causal"}, "only themselves"),
+        ({"dtype": "bfloat16", "query_length": 2, "key_length": 2}, "one other position"),
     ):
         (reason,) = VARIANT.obstacles(replace(problem(), **changes), Parameters())
         assert part in reason
