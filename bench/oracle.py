@@ -10,7 +10,7 @@ with ε of the dtype that kernels accumulate in (float32 for half precision) and
 output, or the largest true gradient for a gradient; in half precision also 6 · ε(dtype) · max|truth|, the rounding of
 the result. Outputs are judged row by row, with the formula's error taken over neighbours in the sample: a row that sees
 two keys is larger than one that sees thousands, and must not lend it its tolerance. Gradients are judged by tensor;
-where terms cancel, ε times their size is explained too. What is reported is where the error fills most of its tolerance.
+where terms cancel, ε times their size is explained too. What is reported is where it fills most of its tolerance.
 """
 
 from __future__ import annotations
