@@ -144,14 +144,11 @@ def test_rejects_it_in_half_precision(build, workload, dtype):
     assert not output.holds
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"), [("linformer", {"rank": 4, "projection": "random"}), ("performer", {})]
-)
-def test_accepts_in_float64_what_rounds_more_than_the_plain_formula(name, parameters):
-    workload = small(query_length=600, key_length=600, head_dim=64, dtype="float64", mode="fwd_bwd")
-    variant = variants.find()[name]
-    given = msgspec.to_builtins(variant.parameters(**parameters))
-    case = Case(variant=name, workload=workload, parameters=given)
+def test_accepts_in_float64_what_rounds_more_than_the_plain_formula():
+    workload = small(query_length=700, key_length=700, head_dim=64, dtype="float64", mode="fwd_bwd", seed=1)
+    variant = variants.find()["linformer"]  # drawn projections lengthen keys and values
+    given = msgspec.to_builtins(variant.parameters(rank=2, projection="learned"))
+    case = Case(variant="linformer", workload=workload, parameters=given)
     outcome = check(case, variant, settings=SETTINGS, on_stage=lambda stage: None)
     assert outcome.own_error <= outcome.tolerance < 1e-9
 
