@@ -26,7 +26,7 @@ ALL = "all"
 INPUTS = ("normal",)
 PRECISIONS = ("highest", "high")
 
-DEFAULT_TIME_BUDGET_SECONDS = 10.0
+DEFAULT_TIME_BUDGET_SECONDS = 3.0
 DEFAULT_TIMEOUT_SECONDS = 600.0
 
 Parameters = dict[str, dict[str, tuple[Any, ...]]]
