@@ -80,6 +80,18 @@ def test_a_scale_that_has_no_meaning_is_refused(name):
     assert not variant.obstacles(small(scale=1.0), variant.parameters())
 
 
+@pytest.mark.parametrize(
+    "name", ["dot_product", "luong_general", "bahdanau", "hard", "topk", "positional", "factorized_positional"]
+)
+@pytest.mark.parametrize(
+    "mask", ["band:9+document:4+padding:0.5", "softcap:2+alibi+causal", "bigbird:16x2x1", "prefix:9"]
+)
+def test_scores_of_any_kind_take_any_mask(name, mask):
+    variant = VARIANTS[name]
+    for workload in (small(mask=mask), small(mask=mask, key_length=40, value_head_dim=24, dtype="float16")):
+        assert not variant.obstacles(workload, variant.parameters())
+
+
 def test_luong_with_the_identity_is_a_dot_product(monkeypatch):
     identity = torch.eye(16).expand(4, -1, -1)
     monkeypatch.setattr(luong_general, "matrix", lambda workload, parameters: identity)
@@ -96,8 +108,9 @@ def test_luong_has_a_rotation_for_every_head():
 @pytest.mark.parametrize(
     ("module", "weights"), [(luong_general, "matrix"), (bahdanau, "network")], ids=["luong_general", "bahdanau"]
 )
-def test_training_reaches_the_weights(monkeypatch, module, weights):
-    workload = tiny(mode="fwd_bwd", mask="causal+padding:0.6")
+@pytest.mark.parametrize("mask", ["causal+padding:0.6", "softcap:0.5"])  # capped, gradients of scores have a sum
+def test_training_reaches_the_weights(monkeypatch, module, weights, mask):
+    workload = tiny(mode="fwd_bwd", mask=mask)
     parameters = module.Parameters(learned=True)
     learned = getattr(module, weights)(workload, parameters)
     monkeypatch.setattr(module, weights, lambda workload, parameters: learned)
