@@ -253,8 +253,15 @@ def reference(
     allowed, _ = Pattern.of(workload, query.device).rows(rows)
     others = in_sight(routing, rows, Plan.of(workload, parameters)) & allowed & ~own
     seen = torch.where(others.any(dim=-1, keepdim=True), others, own & allowed)
-    scores = query[:, :, rows] @ normalize(query, dim=-1).mT * workload.softmax_scale
+    scores = query[:, :, rows] @ _unit(query).mT * workload.softmax_scale
     return masked_softmax(scores, seen) @ expand_heads(value, workload)
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Vectors over their norms, so written that only what changes across x has a gradient: torch's own cancels near 0."""
+    norm = torch.linalg.vector_norm(x.detach(), dim=-1, keepdim=True).clamp(min=_LEAST_NORM)
+    along = x.detach() / norm
+    return along + (x - along * (along * x).sum(dim=-1, keepdim=True)) / norm
 
 
 def flops(workload: Workload, parameters: Parameters) -> int:

@@ -113,6 +113,14 @@ def test_pieces_of_any_size_give_the_same(monkeypatch):
             assert first is None or torch.allclose(first, second, rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("mask", ["full", "causal+padding:0.7"])
+def test_gradients_are_those_of_finite_differences(mask):
+    workload = problem(21, mask=mask, batch=1, heads=2, kv_heads=1, head_dim=3, dtype="float64")
+    given = operands(workload)
+    attend = VARIANT.build(workload, Parameters(4, 2))
+    assert torch.autograd.gradcheck(lambda query, value: attend(query, query, value), (given.query, given.value))
+
+
 def test_tensors_need_not_be_contiguous():
     workload = problem(200)
     given = operands(workload)
