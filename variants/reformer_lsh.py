@@ -258,8 +258,8 @@ def reference(
 
 
 def _unit(x: Tensor) -> Tensor:
-    """Vectors over their norms, so written that only what changes across x has a gradient: torch's own cancels near 0."""
-    norm = torch.linalg.vector_norm(x.detach(), dim=-1, keepdim=True).clamp(min=_LEAST_NORM)
+    """Vectors over their norms, so written that only a change across them has a gradient: torch's cancels near 0."""
+    norm: Tensor = torch.linalg.vector_norm(x.detach(), dim=-1, keepdim=True).clamp(min=_LEAST_NORM)
     along = x.detach() / norm
     return along + (x - along * (along * x).sum(dim=-1, keepdim=True)) / norm
 
