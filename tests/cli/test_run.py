@@ -236,7 +236,7 @@ def test_resuming_a_complete_run_says_so(fake_bench, file):
     [
         ({"FAKE_FINGERPRINT": "other"}, "host (fingerprint fake there, other here)"),
         ({"FAKE_REVISION": "r2"}, "source (git r1 there, r2 here)"),
-        (["--time-budget", "1"], "settings (time_budget_seconds 10.0 there, 1.0 here)"),
+        (["--time-budget", "1"], "settings (time_budget_seconds 3.0 there, 1.0 here)"),
     ],
 )
 def test_resuming_elsewhere_is_exit_3(fake_bench, file, monkeypatch, change, says):
