@@ -29,6 +29,7 @@ import variants
 from bench import messages
 from bench.errors import BenchError
 from bench.messages import Request
+from bench.pinning import pin
 from bench.record import About, Case, Failed, Measured, Outcome, OutOfMemory, Settings, Stage
 from bench.verdicts import explain
 from variants import VariantError
@@ -113,6 +114,8 @@ class Worker:
         """Load the variant, and bring the process into the state in which every case begins."""
         self.send(messages.Doing(stage="start"))
         self._variant, self._settings = self._find(request.variant, request.file), request.settings
+        if not request.device.startswith("cuda"):
+            pin(request.settings.threads)
         self.engine.prepare(request.device, request.settings)
         if request.memory_bytes is not None and not request.device.startswith("cuda"):
             limit_memory(request.memory_bytes)

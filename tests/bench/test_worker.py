@@ -41,7 +41,8 @@ def said():
 
 
 @pytest.fixture
-def worker(said):
+def worker(said, monkeypatch):
+    monkeypatch.setattr("bench.worker.pin", lambda threads: None)  # this process serves other tests too
     return Worker(engine, said.append)
 
 
