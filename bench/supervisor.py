@@ -116,6 +116,9 @@ class Supervised:
             "TRITON_CACHE_DIR": str(folder / "triton"),
             # Compile in the worker itself: a pool of compilers would still be there while something is timed.
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            # Threads of one call wait for each other asleep. Where something else wants a core too, those that spin
+            # take it from those that they wait for, and a call lasts ten times as long.
+            "OMP_WAIT_POLICY": "passive",
             _TOKEN: self._token,
         }
         if self._threads is not None:

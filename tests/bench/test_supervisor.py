@@ -127,6 +127,7 @@ def test_threads_reach_the_libraries():
         started.ask(prepared("prints"), timeout_seconds=30)
         environment = psutil.Process(started._process.pid).environ()
     assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == "3"
+    assert environment["OMP_WAIT_POLICY"] == "passive"
 
 
 def test_no_room_for_a_worker_says_what_to_do(monkeypatch):
