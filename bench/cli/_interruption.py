@@ -11,8 +11,9 @@ _ENDINGS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(s
 
 @contextlib.contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """Within it, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in _ENDINGS}
+    """Within it, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does; what is ignored, as by nohup, stays so."""
+    heeded = [number for number in _ENDINGS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in heeded}
     try:
         yield
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, get_args
 
 import click
@@ -23,30 +23,42 @@ Seconds = dict[str, dict[str, float]]
 
 def show(records: Sequence[Record], *, baseline: str | None) -> None:
     """A row per variant: statuses, and the geometric mean of its speed-ups over the baseline on equal workloads."""
+    label = labels(records)
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for record in records:
-        counts[record.case.variant][record.status] += 1
+        counts[label(record)][record.status] += 1
     statuses = [status for status in get_args(Status) if any(counted[status] for counted in counts.values())]
-    seconds = medians(records)
-    over = baseline or (_BASELINE if _BASELINE in seconds else None)
-    columns = [
-        "variant",
-        *(status.replace("_", " ") for status in statuses),
-        *([f"speed-up over {over}"] if over else []),
-    ]
+    seconds = medians(records, label)
+    over = baseline or _BASELINE
+    compared = [f"speed-up over {over}"] if over in seconds else []
+    columns = ["variant", *(status.replace("_", " ") for status in statuses), *compared]
     rows = [
-        [name, *(str(counted[status] or "") for status in statuses), *([_factor(seconds, name, over)] if over else [])]
+        [name, *(str(counted[status] or "") for status in statuses), *(_factor(seconds, name, over) for _ in compared)]
         for name, counted in sorted(counts.items())
     ]
     _tables.show(columns, rows, right=columns[1:])
 
 
-def medians(records: Sequence[Record]) -> Seconds:
-    """By variant and workload, the median over processes and parameters of the median times."""
+def labels(records: Sequence[Record]) -> Callable[[Record], str]:
+    """Names records by their variant, and by its parameters too where it has several sets of them."""
+    sets: dict[str, set[str]] = defaultdict(set)
+    for record in records:
+        sets[record.case.variant].add(_spell(record))
+    return lambda record: " ".join(
+        [record.case.variant, *([_spell(record)] if len(sets[record.case.variant]) > 1 else [])]
+    )
+
+
+def _spell(record: Record) -> str:
+    return " ".join(f"{name}={value}" for name, value in record.case.parameters.items())
+
+
+def medians(records: Sequence[Record], label: Callable[[Record], str]) -> Seconds:
+    """By label and workload, the median over processes of their median times."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         if isinstance(record.outcome, Measured) and record.outcome.seconds:
-            found[record.case.variant][repr(record.case.workload)].append(statistics.median(record.outcome.seconds))
+            found[label(record)][repr(record.case.workload)].append(statistics.median(record.outcome.seconds))
     return {
         name: {workload: statistics.median(values) for workload, values in measured.items()}
         for name, measured in found.items()

@@ -110,6 +110,19 @@ def test_the_summary_counts_compares_and_accounts(fake_bench, file):
     assert "8.00 µs" not in ended.out
 
 
+def test_the_summary_tells_parameters_apart_where_there_are_several(fake_bench, file):
+    ended = fake_bench(
+        "run", "--variants", "sound,picky", "--param", "sound.width=1,2", "--seq-len", "8", "--out", file
+    )
+    names = [line.split("  ")[0] for line in ended.out.splitlines() if line.startswith(("sound", "picky"))]
+    assert names == ["picky", "sound width=1 style=plain", "sound width=2 style=plain"]
+
+
+def test_a_baseline_that_was_not_measured_gives_no_speed_ups(fake_bench, file):
+    ended = fake_bench("run", "--variants", "sound", "--seq-len", "8", "--out", file)
+    assert "speed-up" not in ended.out
+
+
 def test_pytest_benchmark_json(fake_bench, file, tmp_path):
     fake_bench(
         "run", "--variants", "sound", "--seq-len", "8", "--out", file, "--pytest-benchmark-json", tmp_path / "b.json"
