@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -92,17 +94,18 @@ def test_an_engine_that_cannot_be_imported_says_why():
         started.ask(prepared("prints"), timeout_seconds=30)
 
 
-def test_a_worker_dies_with_its_parent(tmp_path):
+def test_a_busy_worker_dies_with_its_parent():
     code = f"""
-import os, sys, time
+from bench.messages import *
+from bench.record import *
 from bench.supervisor import Supervised
+from variants._contract import Workload
 with Supervised(engine="tests.fixtures.fake_engine") as worker:
-    worker.ask({prepared("prints")!r}, timeout_seconds=30)
-    print(worker._process.pid, flush=True)
-    time.sleep(60)
+    worker.ask({prepared("loops")!r}, timeout_seconds=30)
+    tell = lambda stage: stage == "build" and print(worker._process.pid, flush=True)
+    worker.ask(Measure(case={CASE!r}), timeout_seconds=600, on_stage=tell)
 """
-    code = "from bench.messages import *; from bench.record import *\n" + code
-    parent = psutil.Popen(["python", "-c", code], stdout=-1, text=True)
+    parent = psutil.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     child = psutil.Process(int(parent.stdout.readline()))
     parent.kill()
     parent.wait()

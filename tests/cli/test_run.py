@@ -170,6 +170,20 @@ def test_a_variant_file_is_measured_beside_the_others(fake_bench, file):
     assert {one.case.variant for one in store.read(file).records} == {"prints", "sound"}
 
 
+def test_a_variant_that_dies_when_asked_costs_its_own_case_only(fake_bench, file):
+    ended = fake_bench(
+        "run", "--variant-file", FAULTS / "obstructs.py", "--variants", "obstructs,picky", "--seq-len", "8,13",
+        "--mask", "causal", "--out", file,
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    assert {(one.case.variant, one.case.workload.query_length, one.status) for one in store.read(file).records} == {
+        ("obstructs", 8, "measured"),
+        ("obstructs", 13, "crashed"),
+        ("picky", 8, "unsupported"),
+        ("picky", 13, "unsupported"),
+    }
+
+
 # --- mistakes -------------------------------------------------------------------------------------------------
 
 
