@@ -38,6 +38,7 @@ class Reporter:
             TextColumn("ETA"),
             TimeRemainingColumn(),
             console=self._console,
+            refresh_per_second=2,  # it must not disturb what is measured
             transient=True,
             disable=not self._console.is_terminal,
         )
