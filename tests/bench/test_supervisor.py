@@ -94,7 +94,7 @@ def test_an_engine_that_cannot_be_imported_says_why():
         started.ask(prepared("prints"), timeout_seconds=30)
 
 
-def test_a_busy_worker_dies_with_its_parent():
+def test_a_busy_worker_dies_with_its_parent(tmp_path):
     code = f"""
 from bench.messages import *
 from bench.record import *
@@ -105,7 +105,8 @@ with Supervised(engine="tests.fixtures.fake_engine") as worker:
     tell = lambda stage: stage == "build" and print(worker._process.pid, flush=True)
     worker.ask(Measure(case={CASE!r}), timeout_seconds=600, on_stage=tell)
 """
-    parent = psutil.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}  # a killed parent leaves its folder
+    parent = psutil.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
     child = psutil.Process(int(parent.stdout.readline()))
     parent.kill()
     parent.wait()

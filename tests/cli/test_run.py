@@ -33,8 +33,9 @@ def file(tmp_path):
 
 def in_process_of_its_own(*arguments, **environment):
     command = [sys.executable, "-c", DRIVER, *map(str, arguments)]
+    environment = {**os.environ, "TMPDIR": str(arguments[-1].parent), **environment}  # a killed run leaves its folder
     return subprocess.Popen(
-        command, cwd=ROOT, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
@@ -322,7 +323,7 @@ def test_retry_repeats_what_failed_and_the_new_line_counts(fake_bench, file, tmp
 
 def test_a_killed_run_loses_nothing_and_leaves_no_worker(fake_bench, file):
     arguments = ["run", "--variants", "sound", "--seq-len", "1,2,3,4,5", "--threads", "1", "--out", file]
-    run = in_process_of_its_own(*arguments, FAKE_SECONDS="0.3", MARKED_BY_TEST="1")
+    run = in_process_of_its_own(*arguments, FAKE_SECONDS="0.3")
     wait_for_lines(file, 2)
     workers = children_of(run.pid)
     assert workers
