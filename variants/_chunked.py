@@ -175,5 +175,5 @@ def flops(workload: Workload, parameters: Parameters) -> int:
         for tile in of_chunk
     )
     head, value = workload.head_dim, workload.value_dim
-    columns = {"fwd": head + value, "bwd": 3 * head + 2 * value, "fwd_bwd": 4 * head + 3 * value}[workload.mode]
+    columns = workload.by_mode(head + value, 3 * head + 2 * value)
     return 2 * workload.batch * workload.heads * pairs * columns

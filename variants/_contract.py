@@ -71,6 +71,10 @@ class Workload:
         """What scores are multiplied by."""
         return self.head_dim**-0.5 if self.scale is None else self.scale
 
+    def by_mode(self, forward: int, backward: int) -> int:
+        """What a call in this mode counts, of something that each pass counts."""
+        return {"fwd": forward, "bwd": backward, "fwd_bwd": forward + backward}[self.mode]
+
     @property
     def is_square(self) -> bool:
         return self.query_length == self.key_length

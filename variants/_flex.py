@@ -86,7 +86,7 @@ def flops(pattern: Pattern) -> int:
     workload = pattern.workload
     size = block_size(pattern)
     head, value = workload.head_dim, workload.value_dim
-    columns = {"fwd": head + value, "bwd": 3 * head + 2 * value, "fwd_bwd": 4 * head + 3 * value}[workload.mode]
+    columns = workload.by_mode(head + value, 3 * head + 2 * value)
     return 2 * workload.heads * covered_pairs(pattern, size, size) * columns
 
 

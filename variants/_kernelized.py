@@ -252,8 +252,3 @@ def _pairs(workload: Workload) -> int:
         return 0
     whole, rest = divmod(min(workload.query_length, workload.key_length), CHUNK)
     return whole * CHUNK**2 + rest**2
-
-
-def by_mode(workload: Workload, forward: int, backward: int) -> int:
-    """What one call in the workload's mode counts."""
-    return {"fwd": forward, "bwd": backward, "fwd_bwd": forward + backward}[workload.mode]

@@ -8,7 +8,7 @@ from torch.nn.functional import elu
 
 from variants import _kernelized
 from variants._contract import Attend, NoParameters, Workload
-from variants._kernelized import Features, accumulated, backward_flops, by_mode, forward_flops, reference_rows
+from variants._kernelized import Features, accumulated, backward_flops, forward_flops, reference_rows
 from variants._reference import expand_heads
 
 if TYPE_CHECKING:
@@ -53,4 +53,4 @@ def reference(
 def flops(workload: Workload, parameters: NoParameters) -> int:
     """A state of D × (Dv + 1) written once per key and read once per query; causal, also the pairs within chunks."""
     forward, backward = (count(workload, workload.head_dim) for count in (forward_flops, backward_flops))
-    return by_mode(workload, forward, backward)
+    return workload.by_mode(forward, backward)

@@ -198,7 +198,7 @@ def _flops(backend: SDPBackend | None, workload: Workload) -> int:
     head, value = workload.head_dim, workload.value_dim
     forward = head + value
     backward = 2 * forward + (head if fused else 0)
-    columns = {"fwd": forward, "bwd": backward, "fwd_bwd": forward + backward}[workload.mode]
+    columns = workload.by_mode(forward, backward)
     return 2 * workload.batch * workload.heads * pairs * columns
 
 

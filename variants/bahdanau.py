@@ -210,7 +210,7 @@ def flops(workload: Workload, parameters: Parameters) -> int:
     forward = projections + pairs * (width + value)
     learning = projections + pairs * width if parameters.learned else 0
     backward = projections + pairs * (width + 2 * value) + learning
-    return 2 * workload.batch * {"fwd": forward, "bwd": backward, "fwd_bwd": forward + backward}[workload.mode]
+    return 2 * workload.batch * workload.by_mode(forward, backward)
 
 
 VARIANT = Variant(

@@ -209,7 +209,7 @@ def flops(workload: Workload, parameters: Parameters) -> int:
     pairs = Pattern.of(composed(workload, parameters), "cpu").pairs
     forward = workload.head_dim + workload.value_dim
     backward = forward + 3 * workload.head_dim + 2 * workload.value_dim
-    columns = {"fwd": forward, "bwd": backward, "fwd_bwd": forward + backward}[workload.mode]
+    columns = workload.by_mode(forward, backward)
     return 2 * workload.heads * pairs * columns
 
 

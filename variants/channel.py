@@ -101,7 +101,7 @@ def reference(
 def flops(workload: Workload, parameters: NoParameters) -> int:
     """Two products of N·D² forward, two for each in the backward."""
     forward = 4 * workload.batch * workload.heads * workload.query_length * workload.head_dim**2
-    return forward * {"fwd": 1, "bwd": 2, "fwd_bwd": 3}[workload.mode]
+    return workload.by_mode(forward, 2 * forward)
 
 
 VARIANT = Variant(

@@ -100,7 +100,7 @@ def flops(workload: Workload, parameters: Parameters) -> int:
     mixing = mixing_flops(workload)
     forward = scores + mixing
     backward = 3 * scores + 2 * mixing if parameters.learned else forward
-    return {"fwd": forward, "bwd": backward, "fwd_bwd": forward + backward}[workload.mode]
+    return workload.by_mode(forward, backward)
 
 
 VARIANT = Variant(

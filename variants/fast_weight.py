@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 
 from variants import _kernelized, _linear
 from variants._contract import Attend, Complexity, NoParameters, Paper, Variant, Workload
-from variants._kernelized import accumulated, by_mode
+from variants._kernelized import accumulated
 from variants._linear import elu_plus_one
 from variants._mask import Mask
 
@@ -225,7 +225,7 @@ def flops(workload: Workload, parameters: Parameters) -> int:
         per_key_head += k * k * head + 2 * k * head * value + k * k * value // 2
         per_head += q * k * (head + value) + q * head * value
     forward = 2 * workload.batch * (workload.kv_heads * per_key_head + workload.heads * per_head)
-    return by_mode(workload, forward, 3 * forward)
+    return workload.by_mode(forward, 3 * forward)
 
 
 VARIANT = Variant(

@@ -110,7 +110,7 @@ def flops(workload: Workload, parameters: Parameters) -> int:
     """Two products over the tiles that hold anything; five in the backward (scores again)."""
     pairs = covered_pairs(Pattern.of(workload, "cpu"), *_TILE)
     head, value = workload.head_dim, workload.value_dim
-    columns = {"fwd": head + value, "bwd": 3 * head + 2 * value, "fwd_bwd": 4 * head + 3 * value}[workload.mode]
+    columns = workload.by_mode(head + value, 3 * head + 2 * value)
     return 2 * workload.heads * pairs * columns
 
 

@@ -82,7 +82,7 @@ def flops(workload: Workload, parameters: NoParameters) -> int:
     """Scores forward. The backward has no product: an addition for every number of the output."""
     rows = workload.batch * workload.heads * workload.query_length
     forward, backward = 2 * rows * workload.key_length * workload.head_dim, rows * workload.value_dim
-    return {"fwd": forward, "bwd": backward, "fwd_bwd": forward + backward}[workload.mode]
+    return workload.by_mode(forward, backward)
 
 
 VARIANT = Variant(

@@ -93,7 +93,7 @@ def flops(workload: Workload, parameters: Parameters) -> int:
     pairs = workload.batch * workload.heads * workload.query_length * rank
     forward = pairs * (head + value) + projected
     backward = pairs * (3 * head + 2 * value) + projected * (2 if parameters.projection == "learned" else 1)
-    return 2 * {"fwd": forward, "bwd": backward, "fwd_bwd": forward + backward}[workload.mode]
+    return 2 * workload.by_mode(forward, backward)
 
 
 VARIANT = Variant(

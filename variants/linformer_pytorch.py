@@ -131,7 +131,7 @@ def flops(workload: Workload, parameters: Parameters) -> int:
     columns = workload.batch * workload.heads * rank * (workload.head_dim + workload.value_dim)
     pairs, projected = columns * workload.query_length, columns * workload.key_length
     backward = 2 * pairs + projected * (2 if parameters.projection == "learned" else 1)
-    return 2 * {"fwd": pairs + projected, "bwd": backward, "fwd_bwd": pairs + projected + backward}[workload.mode]
+    return 2 * workload.by_mode(pairs + projected, backward)
 
 
 VARIANT = Variant(

@@ -72,9 +72,7 @@ def flops(workload: Workload, parameters: Parameters) -> int:
     """``chunked_mha``'s, and QW; in the backward that once more, or twice where W is learned."""
     product = 2 * workload.batch * workload.heads * workload.query_length * workload.head_dim**2
     backward = 2 if parameters.learned else 1
-    return (
-        _chunked.flops(workload, _TILES) + product * {"fwd": 1, "bwd": backward, "fwd_bwd": 1 + backward}[workload.mode]
-    )
+    return _chunked.flops(workload, _TILES) + product * workload.by_mode(1, backward)
 
 
 VARIANT = Variant(

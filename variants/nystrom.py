@@ -60,8 +60,8 @@ def flops(workload: Workload, parameters: Parameters) -> int:
     """Two attentions with landmarks, five products each in the backward, and the iteration, two for each of its own."""
     extents = _nystrom.extents(workload) or [_nystrom.whole(workload)] * workload.batch
     head, value = workload.head_dim, workload.value_dim
-    of_pair = {"fwd": head + value, "bwd": 3 * head + 2 * value, "fwd_bwd": 4 * head + 3 * value}[workload.mode]
-    plain = {"fwd": 1, "bwd": 2, "fwd_bwd": 3}[workload.mode]
+    of_pair = workload.by_mode(head + value, 3 * head + 2 * value)
+    plain = workload.by_mode(1, 2)
     total = 0
     for extent in extents:
         q, k = min(parameters.landmarks, extent.queries), min(parameters.landmarks, extent.keys)

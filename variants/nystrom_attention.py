@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from variants import _nystrom
 from variants._contract import Attend, Complexity, Variant, Workload
-from variants._kernelized import by_mode, hidden_keys
+from variants._kernelized import hidden_keys
 from variants._nystrom import PAPER, Parameters
 from variants._reference import expand_heads
 
@@ -132,7 +132,7 @@ def flops(workload: Workload, parameters: Parameters) -> int:
     scores = (2 * length * m + m * m) * head
     outputs = length * m * m + 2 * length * m * value
     forward = 2 * workload.batch * workload.heads * (scores + outputs + 4 * parameters.iterations * m**3)
-    return by_mode(workload, forward, 2 * forward)
+    return workload.by_mode(forward, 2 * forward)
 
 
 VARIANT = Variant(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from variants import _kernelized, _performer
 from variants._contract import Attend, Complexity, Variant, Workload
-from variants._kernelized import Features, accumulated, backward_flops, by_mode, forward_flops, reference_rows
+from variants._kernelized import Features, accumulated, backward_flops, forward_flops, reference_rows
 from variants._mask import Mask
 from variants._performer import PAPER, Parameters, directions, logarithms
 from variants._reference import expand_heads
@@ -87,7 +87,7 @@ def flops(workload: Workload, parameters: Parameters) -> int:
     rows = workload.heads * workload.query_length + workload.kv_heads * workload.key_length
     projections = 2 * workload.batch * rows * workload.head_dim * features
     forward, backward = (count(workload, features) for count in (forward_flops, backward_flops))
-    return by_mode(workload, forward + projections, backward + projections)
+    return workload.by_mode(forward + projections, backward + projections)
 
 
 VARIANT = Variant(

@@ -17,7 +17,6 @@ import torch
 
 from variants import _kernelized
 from variants._contract import Attend, Complexity, Variant, Workload
-from variants._kernelized import by_mode
 from variants._mask import Mask
 from variants._pattern import Pattern
 from variants._performer import PAPER, Parameters, directions
@@ -112,7 +111,7 @@ def flops(workload: Workload, parameters: Parameters) -> int:
     features = parameters.count(workload)
     positions = workload.batch * workload.heads * (workload.query_length + workload.key_length)
     projections, outer = 2 * positions * workload.head_dim * features, 2 * positions * features * workload.value_dim
-    return by_mode(workload, projections + outer, projections + 2 * outer)
+    return workload.by_mode(projections + outer, projections + 2 * outer)
 
 
 VARIANT = Variant(

@@ -77,7 +77,7 @@ def reference(
 def flops(workload: Workload, parameters: Parameters) -> int:
     """Weights times values; in the backward that for the values, and for the weights where they are learned."""
     backward = 2 if parameters.learned else 1
-    return mixing_flops(workload) * {"fwd": 1, "bwd": backward, "fwd_bwd": 1 + backward}[workload.mode]
+    return mixing_flops(workload) * workload.by_mode(1, backward)
 
 
 VARIANT = Variant(

@@ -268,7 +268,7 @@ def flops(workload: Workload, parameters: Parameters) -> int:
     """Rotations, and two products over the pairs of each round; five in the backward, which computes scores again."""
     plan = Plan.of(workload, parameters)
     head, value = workload.head_dim, workload.value_dim
-    columns = {"fwd": head + value, "bwd": 3 * head + 2 * value, "fwd_bwd": 4 * head + 3 * value}[workload.mode]
+    columns = workload.by_mode(head + value, 3 * head + 2 * value)
     total = 0
     for length in plan.lengths:
         total += plan.rounds(length) * plan.pairs(length) * columns

@@ -182,7 +182,7 @@ def flops(workload: Workload, parameters: Parameters) -> int:
     dim, length = workload.head_dim, _padded_length(workload, parameters)
     rotated = length * dim * parameters.hashes * (length // parameters.bucket_size // 2)
     product = parameters.hashes * length * 2 * parameters.bucket_size * dim
-    total = {"fwd": rotated + 2 * product, "bwd": 4 * product, "fwd_bwd": rotated + 6 * product}[workload.mode]
+    total = workload.by_mode(rotated + 2 * product, 4 * product)
     return 2 * workload.batch * workload.heads * total
 
 

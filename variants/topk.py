@@ -141,7 +141,7 @@ def flops(workload: Workload, parameters: Parameters) -> int:
     """Two products over all pairs, since all scores are needed; four in the backward, which needs none again."""
     pairs = workload.batch * workload.heads * workload.query_length * workload.key_length
     forward = 2 * pairs * (workload.head_dim + workload.value_dim)
-    return forward * {"fwd": 1, "bwd": 2, "fwd_bwd": 3}[workload.mode]
+    return workload.by_mode(forward, 2 * forward)
 
 
 VARIANT = Variant(

@@ -108,7 +108,7 @@ def reference(
 def flops(workload: Workload, parameters: NoParameters) -> int:
     """No matrix product: one addition per element of the value, and one more each way in the backward."""
     elements = workload.batch * workload.kv_heads * workload.key_length * workload.value_dim
-    return elements * {"fwd": 1, "bwd": 1, "fwd_bwd": 2}[workload.mode]
+    return workload.by_mode(elements, elements)
 
 
 VARIANT = Variant(

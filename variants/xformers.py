@@ -162,7 +162,7 @@ def flops(workload: Workload, parameters: Parameters) -> int:
     if pattern.mask.terms == {"causal"}:
         pairs = covered_pairs(pattern, _TILE, _TILE)
     head, value = workload.head_dim, workload.value_dim
-    columns = {"fwd": head + value, "bwd": 3 * head + 2 * value, "fwd_bwd": 4 * head + 3 * value}[workload.mode]
+    columns = workload.by_mode(head + value, 3 * head + 2 * value)
     return 2 * workload.heads * pairs * columns
 
 
