@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SCHEMA = 1
+INPUTS = ("normal",)
 
 Stage = Literal["predicted", "start", "inputs", "build", "check", "memory", "time"]
 Status = Literal["measured", "unsupported", "out_of_memory", "timeout", "crashed", "failed", "incorrect", "fell_back"]

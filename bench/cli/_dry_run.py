@@ -6,11 +6,12 @@ import datetime as dt
 
 import click
 
-from bench import estimate, wording
-from bench.blueprint import Blueprint
+from bench import wording
 from bench.cli import _tables
-from bench.plan import Cell
-from bench.scout import Scout
+from bench.sweep import estimate
+from bench.sweep.blueprint import Blueprint
+from bench.sweep.plan import Cell
+from bench.sweep.scout import Scout
 
 _COLUMNS = ("variant", "parameters", "lengths", "mask", "mode", "dtype", "~call", "~peak MiB", "~case", "unsupported")
 

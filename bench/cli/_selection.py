@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
-from bench import suite
 from bench.errors import WrongUsageError
-from bench.suite import Suite
+from bench.sweep import suite
+from bench.sweep.suite import Suite
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

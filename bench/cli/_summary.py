@@ -14,7 +14,7 @@ from bench.cli import _tables
 from bench.record import Measured, Record, Status
 
 if TYPE_CHECKING:
-    from bench.sweep import Spent
+    from bench.sweep.stations import Spent
 
 _BASELINE = "naive_sdpa"
 

@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bench.doctor import Finding, Runnable
+    from bench.machine.doctor import Finding, Runnable
 
 _COLOURS = {"ok": "green", "warn": "yellow", "unfit": "bold red", "unknown": "dim"}
 _UNFIT = 1
@@ -37,7 +37,8 @@ def command(*, device: str, threads: int | None, processes: int, strict: bool, a
     import msgspec
 
     import variants
-    from bench import cuda, doctor, host, noise
+    from bench.machine import doctor, host, noise
+    from bench.measure import cuda
     from variants._contract import Workload
 
     device = _chosen(device)

@@ -11,8 +11,8 @@ import click
 from bench.cli import _tables
 
 if TYPE_CHECKING:
-    from bench.messages import Entry
-    from bench.scout import Scout
+    from bench.sweep.messages import Entry
+    from bench.sweep.scout import Scout
 
 
 @click.command("list")
@@ -24,8 +24,8 @@ def command(*, variant_files: tuple[str, ...], device: str, as_json: bool) -> No
 
     That is asked of a typical forward, 1×8×1024×64: float32 on a CPU, bfloat16 on CUDA.
     """
-    from bench import supervisor
-    from bench.scout import Scout
+    from bench.sweep import supervisor
+    from bench.sweep.scout import Scout
 
     with Scout(engine=supervisor.ENGINE) as scout:
         catalogued = scout.catalogue(variant_files, device)

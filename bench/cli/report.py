@@ -27,12 +27,13 @@ def command(*, files: tuple[Path, ...], out: Path | None, baseline: str | None) 
 
     Reads records alone: no torch, no variants. Prints the path of the report's README.md.
     """
-    from bench import report, store
+    from bench import store
+    from bench.report import pages
 
     reading = store.read(*files)
     if out is None:
         out = Path("reports") / folder_name([record.run_id for record in reading.records])
-    readme = report.write(reading, out, baseline=baseline)
+    readme = pages.write(reading, out, baseline=baseline)
     for problem in reading.problems:
         click.echo(f"warning: {problem}", err=True)
     for kind, count in sorted(reading.skipped.items()):

@@ -15,12 +15,12 @@ from bench.errors import NotComparableError, WrongUsageError
 from bench.record import Status
 
 if TYPE_CHECKING:
-    from bench.blueprint import Blueprint
-    from bench.plan import Cell
-    from bench.scout import Scout
-    from bench.session import Session
     from bench.store import Appender
-    from bench.sweep import Spent
+    from bench.sweep.blueprint import Blueprint
+    from bench.sweep.plan import Cell
+    from bench.sweep.scout import Scout
+    from bench.sweep.session import Session
+    from bench.sweep.stations import Spent
 
 RUNS = Path("results/runs")
 RETRIABLE = [status for status in get_args(Status) if status != "measured"]
@@ -51,9 +51,9 @@ def command(**chosen: Any) -> None:
     attnbench run --suite quick
     attnbench run --variants naive_sdpa,sdpa_flash --seq-len 512,2k --mask full,causal --mode fwd,bwd
     """  # noqa: D301  # \b is click's, for lines that stay as they are
-    from bench import supervisor
-    from bench.blueprint import draw_up
-    from bench.scout import Scout
+    from bench.sweep import supervisor
+    from bench.sweep.blueprint import draw_up
+    from bench.sweep.scout import Scout
 
     suite = _selection.suite_of(chosen)
     retry = _statuses(chosen["retry"])
@@ -69,7 +69,7 @@ def command(**chosen: Any) -> None:
 
 
 def _statuses(texts: tuple[str, ...]) -> list[str]:
-    from bench.suite import unknown
+    from bench.errors import unknown
 
     statuses = [status.strip() for text in texts for status in text.split(",")]
     for status in statuses:
@@ -92,8 +92,9 @@ def _check_files(chosen: Mapping[str, Any], retry: list[str]) -> None:
 
 
 def _run(blueprint: Blueprint, scout: Scout, chosen: Mapping[str, Any], retry: list[str]) -> None:
-    from bench import session, store
+    from bench import store
     from bench.cli import _summary
+    from bench.sweep import session
 
     started = time.monotonic()
     run_id = session.new_run_id()
@@ -127,9 +128,9 @@ def _measure(
     blueprint: Blueprint, this: Session, cells: list[Cell], appender: Appender, memory_bytes: int | None
 ) -> Spent:
     """Every cell to its outcome, and every outcome to disk before the next cell begins."""
-    from bench import estimate, supervisor
-    from bench.progress import Reporter
-    from bench.sweep import Spent, Station, outcomes
+    from bench.sweep import estimate, supervisor
+    from bench.sweep.progress import Reporter
+    from bench.sweep.stations import Spent, Station, outcomes
 
     unsupported = [(cell, reasons) for cell in cells if (reasons := blueprint.unsupported(cell.case)) is not None]
     appender.append(*(this.record(cell, reasons) for cell, reasons in unsupported))

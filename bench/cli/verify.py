@@ -14,8 +14,8 @@ from bench.errors import NotComparableError
 from bench.record import Crashed, Failed, FellBack, Incorrect, Measured, Outcome, Timeout, Unsupported
 
 if TYPE_CHECKING:
-    from bench.blueprint import Blueprint
-    from bench.plan import Cell
+    from bench.sweep.blueprint import Blueprint
+    from bench.sweep.plan import Cell
 
 _WRONG = (Incorrect, Failed, Crashed, FellBack, Timeout)
 _COLUMNS = (
@@ -40,9 +40,9 @@ def command(*, as_json: bool, **chosen: Any) -> int:
 
     Exits with 1 where a case is incorrect, or could not be checked since its variant failed.
     """
-    from bench import supervisor
-    from bench.blueprint import draw_up
-    from bench.scout import Scout
+    from bench.sweep import supervisor
+    from bench.sweep.blueprint import draw_up
+    from bench.sweep.scout import Scout
 
     suite = _selection.suite_of(chosen)
     with _interruption.terminated_like_interrupted():
@@ -60,10 +60,10 @@ def command(*, as_json: bool, **chosen: Any) -> int:
 
 def _verify(blueprint: Blueprint, memory_limit: str | None) -> list[tuple[Cell, Outcome]]:
     """The outcome of every case, in the order of the cases."""
-    from bench import supervisor
-    from bench.plan import Cell
-    from bench.progress import Reporter
-    from bench.sweep import Spent, Station, outcomes
+    from bench.sweep import supervisor
+    from bench.sweep.plan import Cell
+    from bench.sweep.progress import Reporter
+    from bench.sweep.stations import Spent, Station, outcomes
 
     cells = [Cell(case, 0) for case in blueprint.cases]
     found: dict[str, Outcome] = {

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from bench import markdown, wording
+from bench import wording
+from bench.report import markdown
 from bench.stats import Estimate
 
 MARKDOWN = MarkdownIt("commonmark").enable("table")

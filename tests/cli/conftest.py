@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from bench import supervisor
 from bench.cli import main
+from bench.sweep import supervisor
 
 FAKE = "tests.fixtures.fake_engine"
 

@@ -60,7 +60,7 @@ def test_an_unknown_option_is_exit_2_with_the_nearest(attnbench):
 
 @pytest.mark.parametrize("no_color", [{}, {"NO_COLOR": "1"}])
 def test_piped_output_has_no_escapes(tmp_path, no_color):
-    fake = "from bench import supervisor; supervisor.ENGINE = 'tests.fixtures.fake_engine'"
+    fake = "from bench.sweep import supervisor; supervisor.ENGINE = 'tests.fixtures.fake_engine'"
     code = f"{fake}; from bench.cli import main; main()"
     arguments = ["run", "--variants", "sound", "--seq-len", "8", "--out", str(tmp_path / "x.jsonl")]
     done = python("-c", code, *arguments, env={**os.environ, **no_color})

@@ -11,11 +11,12 @@ import torch
 from click.testing import CliRunner
 
 import variants
-from bench import cuda, doctor, noise
 from bench.cli import main
 from bench.cli.doctor import command
-from bench.doctor import Finding
-from bench.noise import NoiseFloor, noise_floor
+from bench.machine import doctor, noise
+from bench.machine.doctor import Finding
+from bench.machine.noise import NoiseFloor, noise_floor
+from bench.measure import cuda
 from tests.bench.attentions import small, variant
 from tests.bench.fake_cuda import FakeNvml
 
@@ -196,7 +197,7 @@ def test_a_process_measures_the_same_code_as_the_sweep(capfd):
 
 
 def test_samples_on_cuda_are_those_of_the_cuda_clock(monkeypatch):
-    from bench import inputs, timing
+    from bench.measure import inputs, timing
 
     make = inputs.make
     monkeypatch.setattr(inputs, "make", lambda workload: make(small()))
@@ -274,7 +275,7 @@ def test_the_noise_floor_is_measured_as_asked(monkeypatch):
 
 @pytest.mark.usefixtures("listening")
 def test_a_gpu_is_looked_at_where_it_is_the_device(monkeypatch):
-    from bench import host
+    from bench.machine import host
     from bench.record import Host
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -19,7 +19,7 @@ FAULTS = ROOT / "tests/fixtures/faults"
 
 DRIVER = """
 import sys
-from bench import supervisor
+from bench.sweep import supervisor
 supervisor.ENGINE = "tests.fixtures.fake_engine"
 from bench.cli import main
 main(sys.argv[1:])

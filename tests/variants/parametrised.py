@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from bench import oracle
-from bench.call import Call, Operands
-from bench.inputs import make
-from bench.memory import weigh_cpu
+from bench.measure import oracle
+from bench.measure.call import Call, Operands
+from bench.measure.inputs import make
+from bench.measure.memory import weigh_cpu
 from variants._reference import exact
 
 

@@ -8,9 +8,9 @@ from functools import lru_cache
 import torch
 
 import variants
-from bench import oracle
-from bench.call import Call, Operands
-from bench.inputs import make
+from bench.measure import oracle
+from bench.measure.call import Call, Operands
+from bench.measure.inputs import make
 from variants._contract import Workload
 from variants._pattern import Pattern
 

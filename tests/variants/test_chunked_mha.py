@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import oracle
-from bench.call import Call
-from bench.memory import weigh_cpu
+from bench.measure import oracle
+from bench.measure.call import Call
+from bench.measure.memory import weigh_cpu
 from tests.variants.problems import built, operands, run, small, square, truth
 from variants.chunked_mha import VARIANT, Parameters
 

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import dispatch
-from bench.call import Call
-from bench.memory import weigh_cpu
+from bench.measure import dispatch
+from bench.measure.call import Call
+from bench.measure.memory import weigh_cpu
 from tests.variants.problems import (
     VARIANTS,
     built,

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench import dispatch
-from bench.call import Call
-from bench.memory import weigh_cpu
+from bench.measure import dispatch
+from bench.measure.call import Call
+from bench.measure.memory import weigh_cpu
 from tests.variants.problems import (
     VARIANTS,
     built,

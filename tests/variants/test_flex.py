@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench import dispatch
-from bench.call import Call
-from bench.memory import weigh_cpu
+from bench.measure import dispatch
+from bench.measure.call import Call
+from bench.measure.memory import weigh_cpu
 from tests.variants.problems import VARIANTS, operands, refusals, small, square
 from variants import _flex, flex
 from variants._contract import Workload

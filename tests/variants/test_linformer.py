@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.profiler import profile
 
-from bench.call import Call
+from bench.measure.call import Call
 from tests.variants import parametrised
 from tests.variants.parametrised import operands, run, square
 from variants import _linformer, linformer

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.call import Call
-from bench.memory import weigh_cpu
+from bench.measure.call import Call
+from bench.measure.memory import weigh_cpu
 from tests.variants import parametrised
 from tests.variants.parametrised import operands, run, square
 from variants import flex_local, local

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.call import Operands
+from bench.measure.call import Operands
 from tests.variants import parametrised
 from tests.variants.parametrised import operands, run, square
 from variants import _nystrom, nystrom

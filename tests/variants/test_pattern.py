@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_block_mask
 
-from bench.work import useful_flops
+from bench.measure.work import useful_flops
 from tests.variants.problems import small
 from variants import _blocks, _pattern
 from variants._contract import Workload

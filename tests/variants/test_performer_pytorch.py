@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench import oracle
+from bench.measure import oracle
 from tests.variants import parametrised
 from tests.variants.parametrised import operands, run, square
 from variants import performer, performer_pytorch

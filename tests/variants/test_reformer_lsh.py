@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.call import Call
-from bench.inputs import make
+from bench.measure.call import Call
+from bench.measure.inputs import make
 from tests.variants.parametrised import check, memory_exponent, operands, peak_bytes, run, strided
 from variants import _lsh, reformer_pytorch
 from variants._contract import Workload

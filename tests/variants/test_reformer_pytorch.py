@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.call import Call
+from bench.measure.call import Call
 from tests.variants.parametrised import check, operands, run, strided
 from variants import reformer_pytorch
 from variants._contract import Workload

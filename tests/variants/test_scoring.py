@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.call import Call
+from bench.measure.call import Call
 from tests.variants import parametrised
 from tests.variants.problems import VARIANTS, operands, run, small, square
 from variants import bahdanau, hard, luong_general

@@ -9,9 +9,9 @@ import torch
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
-from bench import dispatch
-from bench.call import Call
-from bench.memory import weigh_cpu
+from bench.measure import dispatch
+from bench.measure.call import Call
+from bench.measure.memory import weigh_cpu
 from tests.variants.problems import VARIANTS, built, operands, refusals, run, small, square
 from variants import _sdpa
 from variants._contract import Workload

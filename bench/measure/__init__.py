@@ -1,0 +1,1 @@
+"""One case: its time, its memory, and whether it is right."""

@@ -1,0 +1,140 @@
+"""The peak memory of a call before it runs, from the same call on small problems.
+
+Memory is affine in the batch and, once blocks and chunks are full, a polynomial of second degree in the length: so
+three shorter lengths give the polynomial, and batches of one and two the slope in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from bench.measure import work
+from bench.measure.call import Call, Operands
+
+if TYPE_CHECKING:
+    from bench.measure.memory import Profiled
+    from bench.measure.oracle import Problem
+    from variants._contract import Variant, Workload
+
+
+# Sixteenths of the length, by the least length that they are for: no probe is shorter than 1024, below which chunks,
+# buckets and blocks are not yet full and memory grows by another law.
+_SIXTEENTHS = ((16384, (1, 2, 4)), (8192, (2, 4, 8)), (4096, (4, 8, 12)))
+_LENGTH_STEP = 128
+_WORTH_ROUNDING = 1024
+_BATCHES = (1, 2)
+
+_CAUTION = 4
+_SCORES = {"fwd": 4, "bwd": 8, "fwd_bwd": 8}
+_TIMES_TRAFFIC = 64
+
+
+def could_matter(variant: Variant, workload: Workload, available_bytes: int) -> bool:
+    """Whether a generous guess of the peak exceeds a quarter of what is available: only then are probes worth it.
+
+    The guess is 64 times the inputs and outputs, and N×N matrices for a variant that does not claim linear memory.
+    """
+    guess = _TIMES_TRAFFIC * work.least_traffic_bytes(replace(workload, mode="fwd"))
+    if variant.complexity.memory > 1:
+        pairs = workload.batch * workload.heads * workload.query_length * workload.key_length
+        guess += _SCORES[workload.mode] * pairs * max(4, work.item_bytes(workload.dtype))
+    return _CAUTION * guess > available_bytes
+
+
+def predicted_peak_bytes(problem: Problem, weigh: Callable[[Call], Profiled]) -> int | None:
+    """The peak of a call, from calls on smaller problems; None where those are impossible for this variant."""
+
+    def peak(workload: Workload) -> int:
+        operands = Operands.of(workload).fresh(differentiable=workload.mode != "fwd")
+        attend = problem.variant.build(workload, problem.parameters)
+        return weigh(Call(attend, operands, workload.mode)).weight.peak_bytes
+
+    try:
+        return predict(problem.workload, peak)
+    except Exception:  # noqa: BLE001  # then there is no prediction, and the case itself will tell what is wrong
+        return None
+
+
+def predict(workload: Workload, peak: Callable[[Workload], int]) -> int | None:
+    """What ``peak`` would give for ``workload``, from smaller ones; None if there is nothing to make smaller."""
+    batches = _BATCHES if workload.batch > max(_BATCHES) else (workload.batch,)
+    lengths = _lengths(workload)
+    if len(batches) * len(lengths) == 1:
+        return None
+    peaks = [_at_full_length(replace(workload, batch=batch), lengths, peak) for batch in batches]
+    if len(peaks) == 1:
+        return round(peaks[0])
+    one, two = peaks
+    return round(one + (two - one) * (workload.batch - 1))
+
+
+def _lengths(workload: Workload) -> list[tuple[int, int]]:
+    """Query and key lengths of the probes: the real ones alone where they are short."""
+    query, key = workload.query_length, workload.key_length
+    for least, sixteenths in _SIXTEENTHS:
+        if max(query, key) >= least:
+            return [(_shrunk(query, share), _shrunk(key, share)) for share in sixteenths]
+    return [(query, key)]
+
+
+def _shrunk(length: int, sixteenths: int) -> int:
+    """A multiple of 128 where that changes little, so that no probe pads more than the real length does."""
+    shrunk = max(1, length * sixteenths // 16)
+    return round(shrunk / _LENGTH_STEP) * _LENGTH_STEP if shrunk >= _WORTH_ROUNDING else shrunk
+
+
+def _at_full_length(workload: Workload, lengths: Sequence[tuple[int, int]], peak: Callable[[Workload], int]) -> float:
+    """The peak of ``workload`` from those at ``lengths``."""
+    weighed = [peak(replace(workload, query_length=query, key_length=key)) for query, key in lengths]
+    if len(lengths) == 1:
+        return weighed[0]
+    longer = 1 if workload.key_length >= workload.query_length else 0
+    at = (workload.query_length, workload.key_length)[longer]
+    return extrapolated([pair[longer] for pair in lengths], weighed, at)
+
+
+def extrapolated(lengths: Sequence[int], peaks: Sequence[float], at: int) -> float:
+    """The polynomial of second degree through three points, at a further length.
+
+    Where the points bend downwards, which memory does not for long, the line through the last two.
+    """
+    (x0, x1, x2), (y0, y1, y2) = lengths, peaks
+    slope = (y2 - y1) / (x2 - x1)
+    curvature = (slope - (y1 - y0) / (x1 - x0)) / (x2 - x0)
+    return y2 + slope * (at - x2) + max(0.0, curvature) * (at - x2) * (at - x1)
+
+
+def available_bytes() -> int:
+    """Main memory that this process may still take: of the system, its control group and its own limits."""
+    return max(0, min(int(psutil.virtual_memory().available), *group_rooms(), *limit_rooms()))
+
+
+def group_rooms(group: Path = Path("/sys/fs/cgroup")) -> list[int]:
+    """What the control group has left, version 2 or 1; empty outside of one, or without a limit."""
+    rooms = []
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            rooms.append(int((group / limit).read_text()) - int((group / used).read_text()))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return rooms
+
+
+def limit_rooms() -> list[int]:
+    """What the limits on address space and on data leave; empty where there are none."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return []
+    memory = psutil.Process().memory_info()
+    used = {resource.RLIMIT_AS: memory.vms, resource.RLIMIT_DATA: getattr(memory, "data", 0)}
+    limits = {kind: resource.getrlimit(kind)[0] for kind in used}
+    return [soft - used[kind] for kind, soft in limits.items() if soft != resource.RLIM_INFINITY]

@@ -1,0 +1,68 @@
+"""Is what came back an attention output at all, and were the inputs left alone? Each answer is an objection or None."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from bench.measure.call import Operands, Result
+    from variants._contract import Workload
+
+
+def malformed(output: object, workload: Workload, device: torch.device) -> str | None:
+    """Another type, shape, dtype or device than an attention output has."""
+    if not isinstance(output, torch.Tensor):
+        return f"expected a tensor, got {type(output).__name__}"
+    shape = (workload.batch, workload.heads, workload.query_length, workload.value_dim)
+    if tuple(output.shape) != shape:
+        return f"expected an output of shape {shape}, got {tuple(output.shape)}"
+    if output.dtype != getattr(torch, workload.dtype):
+        return f"expected an output of dtype {workload.dtype}, got {str(output.dtype).removeprefix('torch.')}"
+    if output.device != device:
+        return f"expected an output on {device.type}, got one on {output.device.type}"
+    return None
+
+
+def not_finite(result: Result) -> str | None:
+    """NaN or infinity in the output or a gradient."""
+    named = {"output": result.output}
+    for name, gradient in zip(("query", "key", "value"), result.gradients or (), strict=False):
+        if gradient is not None:
+            named[f"gradient of {name}"] = gradient
+    for name, tensor in named.items():
+        if math.isfinite(float(tensor.detach().sum(dtype=torch.float64))):  # quicker than to look at each
+            continue
+        count = int((~torch.isfinite(tensor.detach())).sum())
+        if count:
+            return f"{count} of {tensor.numel()} numbers of the {name} are not finite"
+    return None
+
+
+def aliased(result: Result, operands: Operands) -> str | None:
+    """An output that lies in the memory of an input."""
+    for name, tensor in zip(("query", "key", "value"), operands.inputs, strict=True):
+        if _address(result.output) == _address(tensor):
+            return f"the output shares its memory with {name}"
+    return None
+
+
+def reused(first: torch.Tensor, second_address: int) -> str | None:
+    """A second output in the place of the first one, which is still in use."""
+    if _address(first) == second_address:
+        return "the same tensor came back twice: the second call overwrote the result of the first"
+    return None
+
+
+def changed_inputs(operands: Operands, before: Operands) -> str | None:
+    """An input that no longer has the values it was given with."""
+    for name, tensor, original in zip(("query", "key", "value"), operands.inputs, before.inputs, strict=True):
+        if not torch.equal(tensor.detach(), original):
+            return f"{name} was changed in place"
+    return None
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

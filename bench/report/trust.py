@@ -1,0 +1,180 @@
+"""How far to trust a report: the machine, the code, the conditions, and what a reader should be warned of."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from bench import wording
+from bench.cells import Cell, Ground
+from bench.record import Host, Measured, Record
+from bench.report.gaps import without_numbers
+
+_GIB = 1024**3
+
+# Above these, `doctor` would not call the machine fit.
+_BUSY_CORES = 0.5
+_STEAL = 0.02
+_LOAD_PER_CORE = 1.0
+_NO_THROTTLING = ("none", "", None)
+
+
+def environment(ground: Ground, cells: Sequence[Cell], host: Host) -> list[tuple[str, str]]:
+    """What was measured on and with, as name and value."""
+    records = [record for cell in cells for record in cell.records]
+    measured = [record.outcome for record in records if isinstance(record.outcome, Measured)]
+    settings = ground.settings
+    facts = [
+        ("device", ground.device_name),
+        ("CPU", f"{host.cpu}, {wording.counted(host.cores, 'usable core')}" if host.cores else host.cpu),
+        ("memory", f"{host.memory_gib} GiB" if host.memory_gib else ""),
+        ("GPUs", ", ".join(host.gpus)),
+        ("GPU memory", f"{host.gpu_memory_bytes / _GIB:.1f} GiB" if host.gpu_memory_bytes else ""),
+        ("system", host.system),
+        ("threads", str(settings.threads)),
+        ("float32 precision", settings.float32_precision),
+        ("budget per case", _seconds(settings.time_budget_seconds)),
+        ("timeout per case", _seconds(settings.timeout_seconds)),
+        ("timer", ", ".join(sorted({outcome.timer for outcome in measured if outcome.seconds}))),
+        ("revision", revision(ground)),
+        ("versions", ", ".join(f"{name} {version}" for name, version in ground.versions)),
+        ("runs", ", ".join(sorted({record.run_id for record in records}))),
+        ("measured", _when(records)),
+        ("processes per case", _range([len(cell.records) for cell in cells])),
+        ("samples per process", _range([len(outcome.seconds) for outcome in measured if outcome.seconds])),
+        ("ceilings", _ceilings(host.ceilings)),
+        *_conditions(measured),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def revision(ground: Ground) -> str:
+    """The commit, shortened, and whether the code differed from it."""
+    if ground.git is None:
+        return "not known"
+    return ground.git[:12] + (" with uncommitted changes" if ground.dirty else "")
+
+
+def warnings(ground: Ground, cells: Sequence[Cell], host: Host) -> list[str]:
+    """What a reader should know before believing a figure; a sentence each."""
+    outcomes = [outcome for cell in cells for outcome in cell.measured if outcome.seconds]
+    found = []
+    if ground.dirty:
+        found.append("The code had uncommitted changes: this revision alone does not repeat the figures.")
+    if outcomes and all(len(cell.samples) == 1 for cell in cells if cell.samples):
+        found.append(
+            "Every case was measured in one process. Its intervals cover what varied within that process; identical "
+            "code in two processes can differ by several percent. Differences under 5% are called noise here."
+        )
+    unsettled = sum(not outcome.settled for outcome in outcomes)
+    if unsettled:
+        found.append(
+            f"{unsettled} of {len(outcomes)} series of samples had not settled to ±0.5% when the time budget was "
+            "spent; their intervals say how far they got."
+        )
+    found += [sentence for sentence in _disturbances(outcomes, host) if sentence]
+    leaking = {cell.contender.label for cell in cells if cell.samples and cell.contender.leaks and cell.mask != "full"}
+    if leaking:
+        found.append(
+            f"{wording.listed(sorted(leaking))}: under a causal mask no value to come is seen, but keys to come can "
+            "move the choice of what is."
+        )
+    if any(not cell.contender.exact for cell in cells if cell.samples) and ground.inputs == "normal":
+        found.append(
+            "Inputs were random normal numbers, on which approximations rank differently than on real activations; "
+            "methods that need training were not trained. Take their fidelity as a check, not as a choice."
+        )
+    return found
+
+
+def _disturbances(outcomes: Sequence[Measured], host: Host) -> Iterable[str]:
+    busy = _figures(outcomes, "others_busy_cores")
+    if busy and statistics.median(busy) > _BUSY_CORES:
+        yield f"Other work kept {statistics.median(busy):.1f} cores busy, in the median case."
+    steal = _figures(outcomes, "steal_share")
+    if steal and statistics.median(steal) > _STEAL:
+        yield f"The host took {wording.percent(statistics.median(steal))} of the cores' time away, in the median case."
+    load = _figures(outcomes, "load_1min")
+    if load and host.cores and not busy and statistics.median(load) / host.cores > _LOAD_PER_CORE:
+        cores = wording.counted(host.cores, "core")
+        yield f"The load was {statistics.median(load):.1f} on {cores}, in the median case."
+    throttled = [outcome for outcome in outcomes if outcome.conditions.get("throttling") not in _NO_THROTTLING]
+    if throttled:
+        reasons = sorted({str(outcome.conditions["throttling"]) for outcome in throttled})
+        yield f"The device throttled during {len(throttled)} of {len(outcomes)} measurements ({'; '.join(reasons)})."
+    dropped = max((outcome.dropped_share for outcome in outcomes), default=0.0)
+    if dropped > 0.1:  # noqa: PLR2004  # a tenth
+        yield f"Up to {wording.percent(dropped)} of a case's samples were dropped for a known disturbance."
+
+
+def notes(cells: Iterable[Cell]) -> list[tuple[str, int, int]]:
+    """What the measuring itself noted, how often, in how many ways that differ in numbers; the most frequent first."""
+    alike: dict[str, list[str]] = {}
+    for cell in cells:
+        for outcome in cell.measured:
+            for note in outcome.notes:
+                alike.setdefault(without_numbers(note), []).append(note)
+    told = [(notes[0], len(notes), len(set(notes))) for notes in alike.values()]
+    return sorted(told, key=lambda note: (-note[1], note[0]))
+
+
+def dispatched(cells: Iterable[Cell]) -> list[tuple[str, list[str]]]:
+    """What ran under the name of each contender, by first use, over all its measured cases."""
+    found: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        for outcome in cell.measured:
+            found.setdefault(cell.contender.label, {}).update(dict.fromkeys(outcome.dispatched))
+    return [(label, list(names)) for label, names in found.items()]
+
+
+def _conditions(outcomes: Sequence[Measured]) -> list[tuple[str, str]]:
+    shown = (
+        ("load", "load_1min", "{:.2f}"),
+        ("cores busy with other work", "others_busy_cores", "{:.2f}"),
+        ("stolen time", "steal_share", "{:.1%}"),
+        ("CPU clock", "cpu_mhz", "{:.0f} MHz"),
+        ("SM clock", "sm_mhz", "{:.0f} MHz"),
+        ("memory clock", "memory_mhz", "{:.0f} MHz"),
+        ("temperature", "celsius", "{:.0f} °C"),
+    )
+    return [(name, _spread(_figures(outcomes, key), form)) for name, key, form in shown]
+
+
+def _figures(outcomes: Iterable[Measured], name: str) -> list[float]:
+    values = (outcome.conditions.get(name) for outcome in outcomes)
+    return [float(value) for value in values if isinstance(value, (int, float))]
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    """The median, and from where to where."""
+    if not values:
+        return ""
+    middle, least, most = (form.format(value) for value in (statistics.median(values), min(values), max(values)))
+    return middle if least == most else f"{middle} ({least} to {most})"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{wording.number(value, 6).rstrip('0').rstrip('.')} s"
+
+
+def _range(counts: Sequence[int]) -> str:
+    if not counts:
+        return ""
+    return str(counts[0]) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+
+
+def _when(records: Iterable[Record]) -> str:
+    days = sorted({record.at[:10] for record in records if record.at})
+    return " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
+
+
+def _ceilings(ceilings: Mapping[str, float]) -> str:
+    """The matrix-product rate of each dtype, and the copy bandwidth of main memory."""
+    told = []
+    for name, rate in ceilings.items():
+        figure, _, of = name.partition(":")
+        if figure == "matmul_flops_per_second":
+            told.append(f"{wording.number(rate / 1e12)} TFLOP/s ({of} matrix product)")
+        elif name == "copy_bytes_per_second":
+            told.append(f"{wording.number(rate / 1e9)} GB/s (copy in main memory)")
+    return ", ".join(told)

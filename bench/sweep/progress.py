@@ -1,0 +1,95 @@
+"""How far a sweep has come: a bar with the time left on a terminal, a line per cell where there is none.
+
+All of it goes to stderr. ``NO_COLOR`` is respected by rich.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from bench import wording
+from bench.record import Measured, Outcome, Unsupported
+from bench.sweep.plan import Cell
+
+
+class Reporter:
+    """Tells of cells as they are measured. A context manager.
+
+    ``expected_seconds`` of a cell weigh it in the bar and the time left.
+    """
+
+    def __init__(
+        self, cells: list[Cell], expected_seconds: Callable[[Cell], float], console: Console | None = None
+    ) -> None:
+        self._console = console or Console(stderr=True, highlight=False)
+        self._expected_seconds = expected_seconds
+        self._count = len(cells)
+        self._done = 0
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            console=self._console,
+            refresh_per_second=2,  # it must not disturb what is measured
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=sum(map(expected_seconds, cells)))
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def stage(self, cell: Cell, stage: str) -> None:
+        """A cell has come to a stage."""
+        self._bar.update(self._task, description=f"{self._done + 1}/{self._count} {name_of(cell)}: {stage}")
+
+    def done(self, cell: Cell, outcome: Outcome) -> None:
+        """There is an outcome, and it is on disk."""
+        self._done += 1
+        self._bar.advance(self._task, self._expected_seconds(cell))
+        if self._console.is_terminal and isinstance(outcome, Measured):
+            return
+        line = f"{self._done}/{self._count} {name_of(cell)}: {told(outcome)}"
+        self._console.print(line, markup=False, soft_wrap=True)
+
+
+def name_of(cell: Cell) -> str:
+    """A cell in a few words: what varies in most sweeps."""
+    workload = cell.case.workload
+    lengths = dict.fromkeys((workload.query_length, workload.key_length))
+    words = [
+        cell.case.variant,
+        "×".join(map(wording.length, lengths)),
+        workload.mask,
+        workload.mode,
+        workload.dtype,
+    ]
+    return " ".join(words) + (f" #{cell.process}" if cell.process else "")
+
+
+def told(outcome: Outcome) -> str:
+    """An outcome in a line."""
+    match outcome:
+        case Measured(seconds=[]):
+            return "correct"
+        case Measured():
+            peak = "" if outcome.peak_bytes is None else f", peak {wording.mebibytes(outcome.peak_bytes)} MiB"
+            return f"{wording.duration(statistics.median(outcome.seconds))}{peak}"
+        case Unsupported():
+            return f"unsupported: {'; '.join(outcome.reasons)}"
+        case _:
+            status = type(outcome).__struct_config__.tag
+            message = outcome.message
+            return f"{str(status).replace('_', ' ')} ({outcome.stage}): {message}"

@@ -1,0 +1,120 @@
+"""One run: the records that come of it, and whether and where an earlier one can be taken up again."""
+
+from __future__ import annotations
+
+import datetime as dt
+import secrets
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import PurePath
+
+import msgspec
+
+from bench.errors import NotComparableError
+from bench.record import About, Failed, Host, Outcome, Record, Settings, Source, encode
+from bench.sweep.blueprint import Blueprint
+from bench.sweep.plan import Cell
+from bench.sweep.scout import Scout
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """What all records of a run have in common. ``about`` is keyed by variant."""
+
+    run_id: str
+    about: Mapping[str, About]
+    settings: Settings
+    host: Host
+    source: Source
+    command: str | None = None
+
+    def record(self, cell: Cell, outcome: Outcome) -> Record:
+        """The record of a cell; failed if the outcome holds a number that no record may hold."""
+        record = Record(
+            run_id=self.run_id,
+            case=cell.case,
+            outcome=outcome,
+            process=cell.process,
+            about=self.about[cell.case.variant],
+            settings=self.settings,
+            host=self.host,
+            source=self.source,
+            command=self.command,
+            at=dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
+        )
+        try:
+            encode(record)
+        except ValueError as error:
+            return msgspec.structs.replace(record, outcome=Failed(stage="time", message=str(error)))
+        return record
+
+
+def begin(blueprint: Blueprint, scout: Scout, *, run_id: str, arguments: Sequence[str]) -> Session:
+    """A new run of a blueprint here; ``arguments`` are those of the command. The scout's process ends."""
+    with scout:
+        probed = scout.probe(blueprint.device, blueprint.dtypes, blueprint.settings)
+    return Session(
+        run_id=run_id,
+        about={name: entry.about for name, entry in blueprint.entries.items()},
+        settings=blueprint.settings,
+        host=probed.host,
+        source=probed.source,
+        command=command_line(arguments),
+    )
+
+
+def new_run_id() -> str:
+    """Sorts by time, and is unlike that of a run of the same second elsewhere."""
+    return f"{dt.datetime.now(tz=dt.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """The command as it may enter a record: of paths only the last part."""
+    return " ".join(["python -m bench", *(_without_folders(argument) for argument in arguments)])
+
+
+def _without_folders(argument: str) -> str:
+    option, equals, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
+    is_path = PurePath(value).is_absolute() or value.endswith((".jsonl", ".toml", ".py", ".json"))
+    return f"{option}{equals}{PurePath(value).name if is_path else value}"
+
+
+def taken_up(session: Session, records: Sequence[Record]) -> Session:
+    """The session, as the continuation of the run that made ``records``.
+
+    Raises:
+        NotComparableError: they are of several runs, or of another host, revision or settings; the message says which.
+
+    """
+    if not records:
+        return session
+    runs = {record.run_id for record in records}
+    if len(runs) > 1:
+        raise NotComparableError(f"expected the file of one run to resume, it holds {len(runs)}; give another --out")
+    last = records[-1]
+    differences = [
+        *_differences("host", _hardware(last.host), _hardware(session.host)),
+        *_differences("source", msgspec.to_builtins(last.source), msgspec.to_builtins(session.source)),
+        *_differences("settings", msgspec.to_builtins(last.settings), msgspec.to_builtins(session.settings)),
+    ]
+    if differences:
+        raise NotComparableError(f"cannot resume a run of another {'; '.join(differences)}. Give another --out")
+    return msgspec.structs.replace(session, run_id=last.run_id)
+
+
+def _hardware(host: Host) -> dict[str, object]:
+    return {"device": host.device_name, "fingerprint": host.fingerprint}
+
+
+def _differences(what: str, before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    """``source (git abc there, def here)`` where something differs."""
+    differing = [
+        f"{key} {before.get(key)} there, {now.get(key)} here"
+        for key in dict.fromkeys([*before, *now])
+        if before.get(key) != now.get(key)
+    ]
+    return [f"{what} ({', '.join(differing)})"] if differing else []
+
+
+def missing(cells: Iterable[Cell], records: Iterable[Record], retry: Collection[str]) -> list[Cell]:
+    """The cells without a record, and those whose record has a status to ``retry``."""
+    there = {record.identity() for record in records if record.status not in retry}
+    return [cell for cell in cells if (cell.case.key(), cell.process) not in there]

@@ -1,0 +1,303 @@
+"""What a sweep is asked to cover: axes and settings, from a TOML file, from options, or from both.
+
+A suite has one or more ``[[sweep]]`` tables, each the product of its axes, and settings at the top. Every key and
+value is checked, and a mistake is one line. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from bench.errors import WrongUsageError, unknown
+from bench.record import INPUTS
+from variants._contract import DTYPES, MODES, Dtype, Mode
+from variants._mask import Mask, MaskError, parse_length
+
+ALL = "all"
+PRECISIONS = ("highest", "high")
+
+DEFAULT_TIME_BUDGET_SECONDS = 3.0
+DEFAULT_TIMEOUT_SECONDS = 600.0
+
+Parameters = dict[str, dict[str, tuple[Any, ...]]]
+
+_T = TypeVar("_T")
+
+_DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
+_DTYPE_NAMES: dict[str, Dtype] = {
+    **{name: name for name in DTYPES},
+    "fp64": "float64",
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+}
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """The product of its axes. ``parameters``: of a variant, by name, the values to go through.
+
+    ``seq_len_kv`` empty: as long as the query. ``kv_heads`` empty: as many as ``heads``. Patterns such as ``sdpa_*``
+    may stand for variants.
+    """
+
+    variants: tuple[str, ...] = (ALL,)
+    skip: tuple[str, ...] = ()
+    seq_len: tuple[int, ...] = (1024,)
+    seq_len_kv: tuple[int, ...] = ()
+    batch: tuple[int, ...] = (1,)
+    heads: tuple[int, ...] = (8,)
+    kv_heads: tuple[int, ...] = ()
+    head_dim: tuple[int, ...] = (64,)
+    dtype: tuple[Dtype, ...] = ("float32",)
+    mask: tuple[str, ...] = ("full",)
+    mode: tuple[Mode, ...] = ("fwd",)
+    inputs: tuple[str, ...] = ("normal",)
+    seed: tuple[int, ...] = (0,)
+    value_head_dim: tuple[int | None, ...] = (None,)
+    scale: tuple[float | None, ...] = (None,)
+    parameters: Parameters = {}
+
+
+class Suite(msgspec.Struct, frozen=True, kw_only=True):
+    """Sweeps, and how to measure them. ``threads`` None: as many as there are usable cores."""
+
+    description: str = ""
+    device: str = "auto"
+    time_budget: float = DEFAULT_TIME_BUDGET_SECONDS
+    timeout: float = DEFAULT_TIMEOUT_SECONDS
+    threads: int | None = None
+    float32_precision: str = "highest"
+    processes: int = 1
+    baseline: str | None = None
+    sweeps: tuple[Sweep, ...] = (Sweep(),)
+
+
+# --- from a file ----------------------------------------------------------------------------------------------
+
+
+def load(name: str) -> Suite:
+    """The built-in suite of that name, or that of a TOML file.
+
+    Raises:
+        WrongUsageError: there is neither, or it holds something unusable.
+
+    """
+    built_in = built_in_suites()
+    path = Path(name)
+    if name in built_in:
+        text, where = (_folder() / f"{name}.toml").read_text(encoding="utf-8"), f"suite {name!r}"
+    elif path.suffix == ".toml" or path.is_file():
+        text, where = _read(path), str(path)
+    else:
+        raise unknown("suite", name, [*built_in, "a TOML file"])
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise WrongUsageError(f"{where} is not TOML: {error}") from error
+    return parse(table, where)
+
+
+def built_in_suites() -> list[str]:
+    """Names of the suites that come with the package."""
+    return sorted(file.name.removesuffix(".toml") for file in _folder().iterdir() if file.name.endswith(".toml"))
+
+
+def _folder() -> Any:
+    return resources.files("bench") / "suites"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise WrongUsageError(f"expected a suite in TOML, cannot read {path}: {why}") from error
+
+
+def parse(table: Mapping[str, Any], where: str = "suite") -> Suite:
+    """A suite from what TOML gives.
+
+    Raises:
+        WrongUsageError: an unknown key or an unusable value; the message names it.
+
+    """
+    settings = dict(table)
+    tables = settings.pop("sweep", None)
+    if not isinstance(tables, list) or not tables or not all(isinstance(each, dict) for each in tables):
+        raise WrongUsageError(f"{where}: expected at least one [[sweep]] table; see the suites in bench/suites")
+    sweeps = (
+        Sweep(**_checked(each, _AXES, partial(_in_table, f"{where}, [[sweep]] {number}")))
+        for number, each in enumerate(tables, start=1)
+    )
+    return Suite(**_checked(settings, _SETTINGS, partial(_in_table, where)), sweeps=tuple(sweeps))
+
+
+def override(suite: Suite, *, axes: Mapping[str, Any], settings: Mapping[str, Any]) -> Suite:
+    """The suite with other axes (in every sweep) and settings, under TOML's names; they came from options.
+
+    Raises:
+        WrongUsageError: as for :func:`parse`.
+
+    """
+    changed = _checked(axes, _AXES, _option)
+    parameters = changed.pop("parameters", {})
+    sweeps = (
+        msgspec.structs.replace(sweep, **changed, parameters=_merged(sweep.parameters, parameters))
+        for sweep in suite.sweeps
+    )
+    return msgspec.structs.replace(suite, **_checked(settings, _SETTINGS, _option), sweeps=tuple(sweeps))
+
+
+def _in_table(where: str, key: str) -> str:
+    return f"{where}, {key}"
+
+
+def _option(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
+
+
+def _merged(below: Parameters, above: Parameters) -> Parameters:
+    return {variant: below.get(variant, {}) | above.get(variant, {}) for variant in dict.fromkeys([*below, *above])}
+
+
+# --- values ---------------------------------------------------------------------------------------------------
+
+
+def _checked(
+    table: Mapping[str, Any], parsers: Mapping[str, Callable[[Any], Any]], spell: Callable[[str], str]
+) -> dict[str, Any]:
+    """Every value parsed, under the names of the struct's fields."""
+    for key in table:
+        if key not in parsers:
+            raise unknown(spell("key"), key, parsers)
+    checked = {}
+    for key, value in table.items():
+        try:
+            checked["parameters" if key == "param" else key] = parsers[key](value)
+        except ValueError as error:
+            raise WrongUsageError(f"{spell(key)}: {error}") from error
+    return checked
+
+
+def _several(one: Callable[[Any], _T]) -> Callable[[Any], tuple[_T, ...]]:
+    """Parses a value or a list of them, which may not be empty; what comes twice counts once."""
+
+    def parse_several(value: Any) -> tuple[_T, ...]:
+        values = value if isinstance(value, (list, tuple)) else [value]
+        if not values:
+            raise ValueError("expected at least one value, got an empty list")
+        return tuple(dict.fromkeys(one(each) for each in values))
+
+    return parse_several
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"expected text, got {value!r}")
+    return value.strip()
+
+
+def _length(value: Any) -> int:
+    if isinstance(value, str):
+        value = parse_length(value)
+    return _whole(1)(value)
+
+
+def _whole(least: int) -> Callable[[Any], int]:
+    def parse_whole(value: Any) -> int:
+        try:
+            number = int(value) if isinstance(value, (int, str)) and not isinstance(value, bool) else least - 1
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise ValueError(f"expected a whole number of at least {least}, got {value!r}")
+        return number
+
+    return parse_whole
+
+
+def _above_zero(value: Any) -> float:
+    number = _number(value)
+    if number <= 0:
+        raise ValueError(f"expected a number above 0, got {value!r}")
+    return number
+
+
+def _number(value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"expected a number, got {value!r}")
+    return number
+
+
+def _one_of(known: Mapping[str, _T], what: str) -> Callable[[Any], _T]:
+    def parse_one(value: Any) -> _T:
+        if str(value) not in known:
+            raise ValueError(str(unknown(what, value, known)))
+        return known[str(value)]
+
+    return parse_one
+
+
+def _mask(value: Any) -> str:
+    try:
+        return str(Mask.parse(_text(value)))
+    except MaskError as error:
+        raise ValueError(str(error)) from error
+
+
+def _device(value: Any) -> str:
+    if not isinstance(value, str) or not _DEVICES.fullmatch(value):
+        raise ValueError(f"expected auto, cpu, cuda or cuda:1, got {value!r}")
+    return value
+
+
+def _parameters(value: Any) -> Parameters:
+    """``{variant: {name: value or list}}``, as ``param.linformer.rank = [64, 128]`` gives it."""
+    if not isinstance(value, Mapping) or not all(isinstance(each, Mapping) for each in value.values()):
+        raise ValueError("expected variant.name = value, as in param.linformer.rank = 128")
+    several = _several(lambda each: each)
+    return {variant: {name: several(each) for name, each in named.items()} for variant, named in value.items()}
+
+
+_AXES: dict[str, Callable[[Any], Any]] = {
+    "variants": _several(_text),
+    "skip": _several(_text),
+    "seq_len": _several(_length),
+    "seq_len_kv": _several(_length),
+    "batch": _several(_whole(1)),
+    "heads": _several(_whole(1)),
+    "kv_heads": _several(_whole(1)),
+    "head_dim": _several(_whole(1)),
+    "dtype": _several(_one_of(_DTYPE_NAMES, "dtype")),
+    "mask": _several(_mask),
+    "mode": _several(_one_of({name: name for name in MODES}, "mode")),
+    "inputs": _several(_one_of({name: name for name in INPUTS}, "inputs")),
+    "seed": _several(_whole(0)),
+    "value_head_dim": _several(_whole(1)),
+    "scale": _several(_above_zero),
+    "param": _parameters,
+}
+
+_SETTINGS: dict[str, Callable[[Any], Any]] = {
+    "description": _text,
+    "device": _device,
+    "time_budget": _above_zero,
+    "timeout": _above_zero,
+    "threads": _whole(1),
+    "float32_precision": _one_of({name: name for name in PRECISIONS}, "precision"),
+    "processes": _whole(1),
+    "baseline": _text,
+}

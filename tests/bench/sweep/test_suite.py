@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pytest
+
+from bench.errors import WrongUsageError
+from bench.sweep import suite
+
+
+def test_one_value_or_a_list_of_them():
+    parsed = suite.parse({"sweep": [{"seq_len": "1k", "heads": [4, 8, 4], "dtype": ["bf16", "float32"]}]})
+    (sweep,) = parsed.sweeps
+    assert (sweep.seq_len, sweep.heads, sweep.dtype) == ((1024,), (4, 8), ("bfloat16", "float32"))
+
+
+def test_masks_become_canonical():
+    (sweep,) = suite.parse({"sweep": [{"mask": ["causal+alibi", "alibi+causal+full"]}]}).sweeps
+    assert sweep.mask == ("alibi+causal",)
+
+
+def test_settings_stand_at_the_top():
+    parsed = suite.parse({"time_budget": 2, "timeout": 30, "threads": 1, "processes": 3, "sweep": [{}, {}]})
+    assert (parsed.time_budget, parsed.timeout, parsed.threads, parsed.processes) == (2, 30, 1, 3)
+    assert len(parsed.sweeps) == 2
+
+
+def test_parameters_are_axes():
+    (sweep,) = suite.parse({"sweep": [{"param": {"linformer": {"rank": [64, 128], "sharing": "kv"}}}]}).sweeps
+    assert sweep.parameters == {"linformer": {"rank": (64, 128), "sharing": ("kv",)}}
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({}, "x.toml: expected at least one [[sweep]] table"),
+        ({"sweep": {}}, "expected at least one [[sweep]] table"),
+        ({"sweep": [{}], "tmeout": 3}, "key 'tmeout' is unknown"),
+        ({"sweep": [{}], "tmeout": 3}, "did you mean 'timeout'?"),
+        ({"sweep": [{}, {"seqlen": 3}]}, "x.toml, [[sweep]] 2, key 'seqlen' is unknown"),
+        ({"sweep": [{"seqlen": 3}]}, "did you mean 'seq_len'?"),
+        ({"sweep": [{"batch": 0}]}, "[[sweep]] 1, batch: expected a whole number of at least 1, got 0"),
+        ({"sweep": [{"batch": 1.5}]}, "got 1.5"),
+        ({"sweep": [{"batch": True}]}, "got True"),
+        ({"sweep": [{"heads": []}]}, "got an empty list"),
+        ({"sweep": [{"scale": float("nan")}]}, "scale: expected a number, got nan"),
+        ({"sweep": [{"scale": -1}]}, "above 0"),
+        ({"sweep": [{"variants": [3]}]}, "variants: expected text, got 3"),
+        ({"sweep": [{"param": {"linformer": 3}}]}, "expected variant.name = value"),
+        ({"sweep": [{}], "device": "gpu"}, "device: expected auto, cpu, cuda or cuda:1"),
+        ({"sweep": [{}], "float32_precision": "low"}, "expected one of highest, high"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(table, message):
+    with pytest.raises(WrongUsageError) as error:
+        suite.parse(table, "x.toml")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_options_replace_axes_in_every_sweep_and_settings():
+    base = suite.parse({"timeout": 30, "sweep": [{"seq_len": 8, "mask": "causal"}, {"seq_len": 16}]})
+    changed = suite.override(base, axes={"seq_len": ["32", "1k"]}, settings={"processes": 2})
+    assert [sweep.seq_len for sweep in changed.sweeps] == [(32, 1024)] * 2
+    assert [sweep.mask for sweep in changed.sweeps] == [("causal",), ("full",)]
+    assert (changed.timeout, changed.processes) == (30, 2)
+
+
+def test_options_add_to_parameters():
+    base = suite.parse({"sweep": [{"param": {"linformer": {"rank": 64, "sharing": "kv"}}}]})
+    changed = suite.override(
+        base, axes={"param": {"linformer": {"rank": ["32"]}, "bigbird": {"block": ["8"]}}}, settings={}
+    )
+    assert changed.sweeps[0].parameters == {
+        "linformer": {"rank": ("32",), "sharing": ("kv",)},
+        "bigbird": {"block": ("8",)},
+    }
+
+
+def test_a_mistake_in_an_option_names_the_option():
+    with pytest.raises(WrongUsageError, match="--seq-len-kv: expected a length"):
+        suite.override(suite.Suite(), axes={"seq_len_kv": ["many"]}, settings={})
+
+
+def test_a_file_of_ones_own(tmp_path):
+    (tmp_path / "mine.toml").write_text('processes = 2\n[[sweep]]\nseq_len = ["1k"]\nparam.linformer.rank = 64\n')
+    loaded = suite.load(str(tmp_path / "mine.toml"))
+    assert (loaded.processes, loaded.sweeps[0].seq_len) == (2, (1024,))
+    assert loaded.sweeps[0].parameters == {"linformer": {"rank": (64,)}}
+
+
+def test_a_file_that_is_no_toml(tmp_path):
+    (tmp_path / "mine.toml").write_text("[[sweep]\n")
+    with pytest.raises(WrongUsageError, match=r"mine\.toml is not TOML"):
+        suite.load(str(tmp_path / "mine.toml"))
+
+
+def test_an_unknown_suite_names_the_nearest():
+    with pytest.raises(WrongUsageError, match=r"suite 'qick' is unknown, expected one of .*did you mean 'quick'\?"):
+        suite.load("qick")
+
+
+@pytest.mark.parametrize("name", ["smoke", "quick", "gpu"])
+def test_the_built_in_suites(name):
+    loaded = suite.load(name)
+    assert name in suite.built_in_suites()
+    assert loaded.description
+    assert loaded.baseline == "naive_sdpa"
