@@ -72,13 +72,13 @@ class Mask:
         return _parse(text.strip())
 
     def __str__(self) -> str:
-        terms = [_spell(name, value) for name in _ORDER if (value := getattr(self, name)) not in (None, False)]
+        terms = [_spell(name, value) for name in _ORDER if _in_use(value := getattr(self, name))]
         return "+".join(terms) or "full"
 
     @property
     def terms(self) -> frozenset[str]:
         """Names of the terms in use; empty for ``full``."""
-        return frozenset(name for name in _ORDER if getattr(self, name) not in (None, False))
+        return frozenset(name for name in _ORDER if _in_use(getattr(self, name)))
 
     @property
     def changes_scores(self) -> bool:
@@ -115,6 +115,10 @@ def parse_length(text: str) -> int:
     if match is None:
         raise ValueError(f"expected a length such as 512 or 8k, got {text!r}")
     return int(match[1]) * (1024 if match[2] else 1)
+
+
+def _in_use(value: object) -> bool:
+    return value is not None and value is not False  # `band:0` is a mask too, and 0 == False
 
 
 @lru_cache(maxsize=1024)
