@@ -162,7 +162,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     float32_precision: str = "highest"
     time_budget_seconds: float | None = None
     timeout_seconds: float | None = None
-    timer: str | None = None
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypedDict
 import msgspec
 import torch
 
-from bench.measure import compilation, cuda, dispatch, oracle, prediction, rows, soundness, work
+from bench.measure import compilation, cuda, dispatch, oracle, prediction, room, rows, soundness, work
 from bench.measure.call import Call, Operands, Result, load_backward, scatterer
 from bench.measure.compilation import Compilation
 from bench.measure.fidelity import fidelity
@@ -125,7 +125,7 @@ def _start(subject: Subject) -> None:
 
 def _refuse_what_cannot_fit(subject: Subject) -> None:
     """Where memory could matter at all, predict the peak; a case that cannot fit ends here."""
-    available = cuda.runtime().free_bytes() if subject.on_cuda else prediction.available_bytes()
+    available = cuda.runtime().free_bytes() if subject.on_cuda else room.available_bytes()
     if not prediction.could_matter(subject.variant, subject.workload, available):
         return
     subject.enter("predicted")

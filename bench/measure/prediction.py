@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-import psutil
 
 from bench.measure import work
 from bench.measure.call import Call, Operands
@@ -107,34 +104,3 @@ def extrapolated(lengths: Sequence[int], peaks: Sequence[float], at: int) -> flo
     slope = (y2 - y1) / (x2 - x1)
     curvature = (slope - (y1 - y0) / (x1 - x0)) / (x2 - x0)
     return y2 + slope * (at - x2) + max(0.0, curvature) * (at - x2) * (at - x1)
-
-
-def available_bytes() -> int:
-    """Main memory that this process may still take: of the system, its control group and its own limits."""
-    return max(0, min(int(psutil.virtual_memory().available), *group_rooms(), *limit_rooms()))
-
-
-def group_rooms(group: Path = Path("/sys/fs/cgroup")) -> list[int]:
-    """What the control group has left, version 2 or 1; empty outside of one, or without a limit."""
-    rooms = []
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        try:
-            rooms.append(int((group / limit).read_text()) - int((group / used).read_text()))
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-    return rooms
-
-
-def limit_rooms() -> list[int]:
-    """What the limits on address space and on data leave; empty where there are none."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return []
-    memory = psutil.Process().memory_info()
-    used = {resource.RLIMIT_AS: memory.vms, resource.RLIMIT_DATA: getattr(memory, "data", 0)}
-    limits = {kind: resource.getrlimit(kind)[0] for kind in used}
-    return [soft - used[kind] for kind, soft in limits.items() if soft != resource.RLIM_INFINITY]

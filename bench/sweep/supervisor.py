@@ -23,6 +23,7 @@ import msgspec
 import psutil
 
 from bench.errors import BenchError, WrongUsageError
+from bench.measure import room
 from bench.measure.verdicts import tidy
 from bench.record import Crashed, OutOfMemory, Timeout
 from bench.sweep import messages
@@ -204,16 +205,16 @@ class Supervised:
 
     def _look_after(self) -> None:
         """End a worker that takes the machine down with it, and keep what it prints small."""
-        memory = psutil.virtual_memory()
-        reserve = min(max(memory.total // 32, _LEAST_RESERVE_BYTES), _MOST_RESERVE_BYTES)
+        memory = room.tightest()
+        reserve = min(max(memory.total_bytes // 32, _LEAST_RESERVE_BYTES), _MOST_RESERVE_BYTES)
         try:
             held = psutil.Process(self._process.pid).memory_info().rss
         except psutil.Error:
             return
         if self._memory_bytes is not None and held > self._memory_bytes:
             raise self._lost(OutOfMemory, f"ended at {_gib(held)}, above {_gib(self._memory_bytes)} (--memory-limit)")
-        if memory.available < reserve and held > reserve:
-            left = f"with {_gib(memory.available)} left to the system"
+        if memory.left_bytes < reserve and held > reserve:
+            left = f"with {_gib(memory.left_bytes)} left to the system"
             raise self._lost(OutOfMemory, f"ended at {_gib(held)} {left}, lest the machine come to a halt")
         if self._output.stat().st_size > _OUTPUT_BYTES:
             os.truncate(self._output, 0)

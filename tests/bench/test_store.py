@@ -124,6 +124,14 @@ def test_an_older_schema_is_upgraded(file, monkeypatch):
     assert (read.run_id, read.schema) == ("old", record.SCHEMA)
 
 
+def test_a_setting_that_no_longer_is_one_is_passed_over(file):
+    """Lines of 0.1 had a setting `timer`, which was always null."""
+    old = json.loads(record.encode(line_of()))
+    old["settings"]["timer"] = None
+    write(file, json.dumps(old).encode())
+    assert store.read(file).records == [line_of()]
+
+
 def test_the_last_line_of_a_case_counts_at_the_place_of_the_first(file):
     failed = Failed(stage="build", message="no")
     write(file, line_of(outcome=failed), line_of(length=16), line_of(), line_of(process=1), line_of(run_id="s"))

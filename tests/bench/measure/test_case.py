@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import bench.measure.subject
-from bench.measure import prediction
+from bench.measure import room
 from bench.measure.case import check, measure
 from bench.measure.torch_state import TorchState
 from bench.measure.verdicts import explain, tidy
@@ -416,7 +416,7 @@ def test_what_cannot_fit_is_not_tried(monkeypatch):
         built.append(workload.key_length)
         return dense(workload)
 
-    monkeypatch.setattr(prediction, "available_bytes", lambda: 20_000_000)
+    monkeypatch.setattr(room, "available_bytes", lambda: 20_000_000)
     workload = small(batch=3, query_length=1100, key_length=1100)
     stages = []
     outcome = outcome_of(build, workload, on_stage=stages.append)
@@ -429,7 +429,7 @@ def test_what_cannot_fit_is_not_tried(monkeypatch):
 
 
 def test_what_fits_is_measured_after_a_prediction(monkeypatch):
-    monkeypatch.setattr(prediction, "available_bytes", lambda: 20_000_000)
+    monkeypatch.setattr(room, "available_bytes", lambda: 20_000_000)
     stages = []
     chunks = always(
         lambda query, key, value: torch.cat(

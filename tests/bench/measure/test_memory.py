@@ -159,35 +159,6 @@ def test_only_what_could_matter_is_probed():
     assert prediction.could_matter(linear, workload, 2**30)
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, []),
-        ({"memory.max": "max\n", "memory.current": "5\n"}, []),
-        ({"memory.max": "100\n", "memory.current": "30\n"}, [70]),
-        ({"memory/memory.limit_in_bytes": "50\n", "memory/memory.usage_in_bytes": "20\n"}, [30]),
-    ],
-)
-def test_a_control_group_has_its_own_room(tmp_path, files, expected):
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert prediction.group_rooms(tmp_path) == expected
-
-
-def test_a_limit_on_the_address_space_is_respected(monkeypatch):
-    import resource
-
-    memory = SimpleNamespace(vms=1000, rss=1, data=400)
-    monkeypatch.setattr(prediction.psutil, "Process", lambda: SimpleNamespace(memory_info=lambda: memory))
-    limits = {resource.RLIMIT_AS: 5000, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits[kind], limits[kind]))
-    assert prediction.limit_rooms() == [4000]
-    assert prediction.available_bytes() == 4000
-    limits[resource.RLIMIT_DATA] = 300
-    assert prediction.available_bytes() == 0
-
-
 def test_the_running_sum_counts_from_the_events_alone():
     def event(name, size=0):
         return SimpleNamespace(name=lambda: name, nbytes=lambda: size)

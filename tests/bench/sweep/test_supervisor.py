@@ -9,6 +9,8 @@ import psutil
 import pytest
 
 from bench.errors import WrongUsageError
+from bench.measure import room
+from bench.measure.room import Room
 from bench.record import Case, Crashed, OutOfMemory, Settings, Timeout
 from bench.sweep import messages, supervisor
 from bench.sweep.supervisor import LostError, Supervised
@@ -46,8 +48,7 @@ def test_a_hoarder_is_ended_at_its_limit():
 
 
 def test_a_hoarder_is_ended_before_the_machine_is(monkeypatch):
-    real = psutil.virtual_memory()
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: real._replace(total=1 << 30, available=1 << 20))
+    monkeypatch.setattr(room, "tightest", lambda: Room(1 << 30, 1 << 20))
     outcome = lost("allocates")
     assert isinstance(outcome, OutOfMemory)
     assert "lest the machine come to a halt" in outcome.message
