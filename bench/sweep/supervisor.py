@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -29,6 +30,10 @@ from bench.record import Crashed, OutOfMemory, Timeout
 from bench.sweep import messages
 
 ENGINE = "bench.sweep.engine"
+# Whether a free returns pages to the system, which the next call then faults in again, depends on what happens to lie
+# at the end of the heap: calls of some milliseconds take twice as long in one process as in the next. The first number
+# is where the C library itself ends up in a process that lives long enough.
+_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 
 _TICK_SECONDS = 0.1
 _GRACE_SECONDS = 5.0
@@ -55,6 +60,18 @@ class StartError(BenchError):
     exit_code = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The Python that a worker runs in, the folders that it imports from first, and what its environment has beside."""
+
+    python: str = sys.executable
+    folders: tuple[Path, ...] = (Path(__file__).parents[2],)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+HERE = Home()
+
+
 class Supervised:
     """A worker process with an engine and an environment of its own. A context manager.
 
@@ -62,10 +79,18 @@ class Supervised:
     the pools of libraries that read the environment.
     """
 
-    def __init__(self, *, engine: str = ENGINE, threads: int | None = None, memory_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        engine: str = ENGINE,
+        threads: int | None = None,
+        memory_bytes: int | None = None,
+        home: Home = HERE,
+    ) -> None:
         self._engine = engine
         self._threads = threads
         self._memory_bytes = memory_bytes
+        self._home = home
         self._stage = "start"
         self._busy = True
 
@@ -95,7 +120,7 @@ class Supervised:
             with output.open("ab") as printed:
                 self._process = subprocess.Popen(  # noqa: S603  # our own module
                     [
-                        sys.executable,
+                        self._home.python,
                         "-m",
                         "bench.sweep.worker",
                         *map(str, (os.getpid(), requests, replies)),
@@ -115,9 +140,9 @@ class Supervised:
     def _environment(self) -> Mapping[str, str]:
         """Ours, with compiler caches that begin empty, and ways for what it starts to be found again."""
         folder = Path(self._folder.name)
-        code = str(Path(__file__).parents[2])
+        code = map(str, self._home.folders)
         changed = {
-            "PYTHONPATH": os.pathsep.join(filter(None, (code, os.environ.get("PYTHONPATH")))),
+            "PYTHONPATH": os.pathsep.join(filter(None, (*code, os.environ.get("PYTHONPATH")))),
             "TMPDIR": str(folder),
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
             "TRITON_CACHE_DIR": str(folder / "triton"),
@@ -126,7 +151,9 @@ class Supervised:
             # Threads of one call wait for each other asleep. Where something else wants a core too, those that spin
             # take it from those that they wait for, and a call lasts ten times as long.
             "OMP_WAIT_POLICY": "passive",
+            **_ALLOCATOR,
             _TOKEN: self._token,
+            **self._home.environment,
         }
         if self._threads is not None:
             changed |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(self._threads))
