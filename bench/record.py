@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from variants._contract import Workload
+from variants._contract import Claim, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -153,6 +153,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     summary: str = ""
     paper: str | None = None
     causal_leak: str = "none"
+    claims: list[Claim] = []
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

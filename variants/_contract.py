@@ -19,6 +19,7 @@ Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 Family = Literal["exact", "sparse", "low_rank", "hashing", "kernel", "recurrent", "positional", "scoring", "floor"]
 Use = Literal["query", "key", "value"]
 CausalLeak = Literal["none", "routing"]
+Metric = Literal["time_exponent", "memory_exponent", "speedup", "memory_saving", "error_exponent"]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
@@ -97,6 +98,25 @@ class Complexity:
     memory: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a publication says of a variant, in a form that measurements can be held against.
+
+    ``metric`` and ``value``: ``time_exponent`` and ``memory_exponent`` in the length are at most this; ``speedup`` and
+    ``memory_saving`` are at least this many times over the variant ``over``; ``error_exponent``, of the relative error
+    as ``parameter`` grows, is at most this. With ``mode`` or ``min_length`` it is said of those cases alone.
+    """
+
+    statement: str
+    metric: Metric
+    value: float
+    source: str
+    over: str | None = None
+    parameter: str | None = None
+    mode: Mode | None = None
+    min_length: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Kernels:
     """Regular expressions over the names of dispatched operators and CUDA kernels.
@@ -154,7 +174,8 @@ class Variant:
     ``build`` may compile, draw weights and import third-party packages; it is timed apart, as set-up.
     ``obstacles`` returns a sentence for every reason why this workload cannot be honoured here, none if it can.
     ``flops`` counts the matrix-product operations (a multiply-add is two) that one call in the workload's mode
-    issues, masked pairs included where they are computed. ``kernels`` is keyed by device type.
+    issues, masked pairs included where they are computed. ``kernels`` is keyed by device type. ``claims`` are those of
+    its paper beyond ``complexity``.
     """
 
     name: str
@@ -168,6 +189,7 @@ class Variant:
     reference: Reference
     flops: Callable[[Workload, Any], int]
     complexity: Complexity
+    claims: tuple[Claim, ...] = ()
     uses: frozenset[Use] = frozenset({"query", "key", "value"})
     route: Route | None = None
     causal_leak: CausalLeak = "none"

@@ -13,9 +13,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from variants._contract import Paper, Workload
+from variants._contract import Claim, Paper, Workload
 
 PAPER = Paper("Rethinking Attention with Performers", 2020, "2009.14794")
+CLAIMS = (
+    Claim(
+        statement="the error falls with the root of the number of features",
+        metric="error_exponent",
+        value=-0.5,
+        parameter="features",
+        source="Performers (2020, arXiv 2009.14794), the variance of its estimator",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from variants import _kernelized, _performer
 from variants._contract import Attend, Complexity, Variant, Workload
 from variants._kernelized import Features, accumulated, backward_flops, forward_flops, reference_rows
 from variants._mask import Mask
-from variants._performer import PAPER, Parameters, directions, logarithms
+from variants._performer import CLAIMS, PAPER, Parameters, directions, logarithms
 from variants._reference import expand_heads
 
 if TYPE_CHECKING:
@@ -102,4 +102,5 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=1, memory=1),
+    claims=CLAIMS,
 )

@@ -19,7 +19,7 @@ from variants import _kernelized
 from variants._contract import Attend, Complexity, Variant, Workload
 from variants._mask import Mask
 from variants._pattern import Pattern
-from variants._performer import PAPER, Parameters, directions
+from variants._performer import CLAIMS, PAPER, Parameters, directions
 from variants._reference import expand_heads
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=1, memory=1),
+    claims=CLAIMS,
     causal_leak="routing",
     package="performer-pytorch",
 )

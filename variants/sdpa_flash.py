@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.nn.attention import SDPBackend
 
-from variants._sdpa import FLASH, sdpa_variant
+from variants._sdpa import FLASH, FLASH_CLAIMS, sdpa_variant
 
 VARIANT = sdpa_variant(
     name="sdpa_flash",
@@ -12,4 +12,5 @@ VARIANT = sdpa_variant(
     summary="Tiles with an online softmax: exact, and no score leaves the chip.",
     paper=FLASH,
     memory=1,
+    claims=FLASH_CLAIMS,
 )

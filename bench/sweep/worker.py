@@ -184,6 +184,7 @@ def entry(variant: Variant, file: str | None = None) -> messages.Entry:
             summary=variant.summary,
             paper=None if paper is None else _cite(paper.title, paper.year, paper.arxiv),
             causal_leak=variant.causal_leak,
+            claims=list(variant.claims),
         ),
         parameters=spelled_out(variant.parameters()),
         package=variant.package,
