@@ -26,7 +26,7 @@ FLOOR = "floor"
 _FAMILIES = ("exact", "sparse", "low_rank", "hashing", "kernel", "recurrent", "positional", "scoring", FLOOR)
 
 # What a case is where its processes disagree: the first of these that any of them came to.
-_SEVEREST: tuple[Status, ...] = (
+SEVEREST: tuple[Status, ...] = (
     "incorrect",
     "fell_back",
     "failed",
@@ -121,7 +121,7 @@ class Cell:
     @cached_property
     def status(self) -> Status:
         """``measured`` only if every process measured it: a missing figure beats a wrong one."""
-        return min((record.status for record in self.records), key=_SEVEREST.index)
+        return min((record.status for record in self.records), key=SEVEREST.index)
 
     @cached_property
     def measured(self) -> Sequence[Measured]:

@@ -1,0 +1,1 @@
+"""Whether a change made anything slower, fatter, wronger or vanish: pairs, stored runs, policy and verdicts."""
