@@ -58,6 +58,11 @@ def check(case: Case, variant: Variant, *, settings: Settings, on_stage: Callabl
     return outcome_of(case, variant, settings, on_stage, _checked)
 
 
+def time_again(case: Case, variant: Variant, *, settings: Settings, on_stage: Callable[[Stage], None]) -> Outcome:
+    """The clock alone, for a case that another process has checked: no ``own_error``, no ``peak_bytes``."""
+    return outcome_of(case, variant, settings, on_stage, _timed)
+
+
 def _measured(subject: Subject, ceilings: Mapping[str, float]) -> Outcome:
     _start(subject)
     _refuse_what_cannot_fit(subject)
@@ -66,6 +71,7 @@ def _measured(subject: Subject, ceilings: Mapping[str, float]) -> Outcome:
     weighings = _weigh(subject, built, first, profiled)
     del first  # nothing of ours lies about while the clock runs
     timing = _time(subject, built, min(weighing.seconds for weighing in weighings))
+    _check_again(subject, timing.last_call)
     record = _with_figures(_record(subject, built, verdict, weighings[0].dispatched), built, weighings, timing)
     return _with_roofline(record, subject, ceilings)
 
@@ -78,6 +84,16 @@ def _checked(subject: Subject) -> Outcome:
     return _record(subject, built, verdict, profiled.dispatched)
 
 
+def _timed(subject: Subject) -> Outcome:
+    _start(subject)
+    built, first = _build(subject)
+    _, call_seconds = _first_result(subject, first.dense(built.base))  # the one before has loaded what loads lazily
+    del first
+    timing = _time(subject, built, call_seconds)
+    subject.refuse_changed_state()
+    return _with_times(_record(subject, built, None, []), timing, built.setup_seconds + call_seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     """A variant ready to be called, the values to call it on, and what it took to get there."""
@@ -87,6 +103,10 @@ class Built:
     build_seconds: float
     first_call_seconds: float
     compiled: Compilation
+
+    @property
+    def setup_seconds(self) -> float:
+        return self.build_seconds + self.first_call_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +247,6 @@ def _time(subject: Subject, built: Built, call_seconds: float) -> Timing:
     recompiled = compilation.so_far().seconds
     if recompiled:
         timing.notes.append(f"compiled again for {recompiled:.2g} s while it was timed")
-    _check_again(subject, timing.last_call)
     return timing
 
 
@@ -246,22 +265,22 @@ def _check_again(subject: Subject, call: Call) -> None:
 class _Errors(TypedDict):
     """The fields of a record that say how wrong a result is."""
 
-    own_error: float
-    tolerance: float
+    own_error: float | None
+    tolerance: float | None
     gradient_error: float | None
     gradient_tolerance: float | None
 
 
-def _errors(output: Agreement, gradients: Agreement | None) -> _Errors:
+def _errors(output: Agreement | None, gradients: Agreement | None) -> _Errors:
     return {
-        "own_error": output.error,
-        "tolerance": output.tolerance,
+        "own_error": None if output is None else output.error,
+        "tolerance": None if output is None else output.tolerance,
         "gradient_error": None if gradients is None else gradients.error,
         "gradient_tolerance": None if gradients is None else gradients.tolerance,
     }
 
 
-def _record(subject: Subject, built: Built, verdict: Verdict, dispatched: list[str]) -> Measured:
+def _record(subject: Subject, built: Built, verdict: Verdict | None, dispatched: list[str]) -> Measured:
     issued = subject.variant.flops(subject.workload, subject.parameters)
     if issued <= 0:
         subject.refuse(f"the variant counts {issued} FLOPs; a count must be above zero")
@@ -269,23 +288,33 @@ def _record(subject: Subject, built: Built, verdict: Verdict, dispatched: list[s
         seconds=[],
         timer="none",
         peak_bytes=None,
-        setup_seconds=built.build_seconds + built.first_call_seconds,
+        setup_seconds=built.setup_seconds,
         first_call_seconds=built.first_call_seconds,
         compile_seconds=built.compiled.seconds or None,
-        fidelity=verdict.fidelity,
+        fidelity=None if verdict is None else verdict.fidelity,
         useful_flops=work.useful_flops(subject.workload),
         issued_flops=issued,
         dispatched=dispatch.readable(dispatched),
         notes=["compiled code came from a cache"] if built.compiled.cache_hits else [],
-        **_errors(verdict.output, verdict.gradients),
+        **(_errors(None, None) if verdict is None else _errors(verdict.output, verdict.gradients)),
     )
 
 
 def _with_figures(record: Measured, built: Built, weighings: list[Profiled], timing: Timing) -> Measured:
     """With the heaviest weight, the times, and in ``own_seconds`` how long all of it was in the variant's own code."""
     weight = max((weighing.weight for weighing in weighings), key=lambda weight: weight.peak_bytes)
-    setup_seconds = built.build_seconds + built.first_call_seconds
-    own_seconds = setup_seconds + sum(weighing.seconds for weighing in weighings) + timing.own_seconds
+    return msgspec.structs.replace(
+        _with_times(record, timing, built.setup_seconds + sum(weighing.seconds for weighing in weighings)),
+        peak_bytes=weight.peak_bytes,
+        output_bytes=weight.output_bytes,
+        saved_bytes=weight.saved_bytes,
+        workspace_bytes=weight.workspace_bytes,
+        reserved_bytes=weight.reserved_bytes,
+    )
+
+
+def _with_times(record: Measured, timing: Timing, before_seconds: float) -> Measured:
+    """``before_seconds`` is what the variant's own code took before the clock ran."""
     return msgspec.structs.replace(
         record,
         seconds=timing.seconds,
@@ -294,12 +323,7 @@ def _with_figures(record: Measured, built: Built, weighings: list[Profiled], tim
         timer=timing.timer,
         settled=timing.settled,
         dropped_share=timing.dropped_share,
-        conditions={**timing.conditions, "own_seconds": round(own_seconds, 4)},
-        peak_bytes=weight.peak_bytes,
-        output_bytes=weight.output_bytes,
-        saved_bytes=weight.saved_bytes,
-        workspace_bytes=weight.workspace_bytes,
-        reserved_bytes=weight.reserved_bytes,
+        conditions={**timing.conditions, "own_seconds": round(before_seconds + timing.own_seconds, 4)},
         notes=[*record.notes, *timing.notes],
     )
 

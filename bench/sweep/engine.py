@@ -13,7 +13,7 @@ import variants
 from bench.errors import WrongUsageError
 from bench.machine import host
 from bench.measure import work
-from bench.measure.case import check, measure
+from bench.measure.case import check, measure, time_again
 from bench.measure.ceilings import measure_ceilings
 from bench.record import Host, Settings, Source
 from variants import VariantError
@@ -27,6 +27,7 @@ __all__ = [
     "measure",
     "prepare",
     "probe",
+    "time_again",
     "variant",
 ]
 

@@ -62,11 +62,15 @@ class Prepare(Request, frozen=True, kw_only=True):
 
 
 class Measure(Request, frozen=True, kw_only=True):
-    """Measure a case, or with ``check_only`` ask the oracle alone → :class:`Doing`, any number, and :class:`Done`."""
+    """Measure a case → :class:`Doing`, any number, and :class:`Done`.
+
+    With ``check_only`` the oracle alone is asked; with ``time_only`` the clock, of a case that another process checked.
+    """
 
     case: Case
     ceilings: dict[str, float] = {}
     check_only: bool = False
+    time_only: bool = False
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag=True):

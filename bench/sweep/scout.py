@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 from bench.errors import WrongUsageError
 from bench.record import Case, Settings
 from bench.sweep import messages
-from bench.sweep.supervisor import ENGINE, LostError, Supervised
+from bench.sweep.supervisor import ENGINE, HERE, Home, LostError, Supervised
 
 _ANSWER_SECONDS = 300.0
 
@@ -18,8 +18,9 @@ _Reply = TypeVar("_Reply", bound=messages.Reply)
 class Scout:
     """A context manager. One worker answers all questions, and is replaced where a variant takes it down."""
 
-    def __init__(self, *, engine: str = ENGINE, threads: int | None = None) -> None:
+    def __init__(self, *, engine: str = ENGINE, threads: int | None = None, home: Home = HERE) -> None:
         self._engine = engine
+        self._home = home
         self._threads = threads
         self._worker: Supervised | None = None
         self._resolved: dict[str, dict[str, Any]] = {}
@@ -81,7 +82,7 @@ class Scout:
 
     def _asked(self, request: messages.Request) -> messages.AnyReply:
         if self._worker is None:
-            self._worker = Supervised(engine=self._engine, threads=self._threads).__enter__()
+            self._worker = Supervised(engine=self._engine, threads=self._threads, home=self._home).__enter__()
         try:
             return self._worker.ask(request, timeout_seconds=_ANSWER_SECONDS)
         except LostError:

@@ -33,7 +33,7 @@ ENGINE = "bench.sweep.engine"
 # Whether a free returns pages to the system, which the next call then faults in again, depends on what happens to lie
 # at the end of the heap: calls of some milliseconds take twice as long in one process as in the next. The first number
 # is where the C library itself ends up in a process that lives long enough.
-_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 
 _TICK_SECONDS = 0.1
 _GRACE_SECONDS = 5.0
@@ -151,7 +151,7 @@ class Supervised:
             # Threads of one call wait for each other asleep. Where something else wants a core too, those that spin
             # take it from those that they wait for, and a call lasts ten times as long.
             "OMP_WAIT_POLICY": "passive",
-            **_ALLOCATOR,
+            **ALLOCATOR,
             _TOKEN: self._token,
             **self._home.environment,
         }

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Never, assert_never
@@ -130,12 +131,9 @@ class Worker:
         before = left_by_now()
         outcome: Outcome
         try:
-            ask = (
-                self.engine.check
-                if request.check_only
-                else lambda *case, **named: self.engine.measure(*case, **named, ceilings=request.ceilings)
+            outcome = self._asked_for(request)(
+                request.case, self._variant, settings=self._settings, on_stage=stages.enter
             )
-            outcome = ask(request.case, self._variant, settings=self._settings, on_stage=stages.enter)
         except BaseException as error:  # noqa: BLE001  # an attention may raise anything, KeyboardInterrupt too
             outcome = explain(error, stages.now)
         if isinstance(outcome, OutOfMemory):
@@ -144,6 +142,14 @@ class Worker:
         outcome, left = without_leftovers(outcome, left_by_now() - before, stages.now)
         # A failed call may have left anything behind, a CUDA context that only fails from now on, say.
         return messages.Done(outcome=outcome, seconds=seconds, retire=left or isinstance(outcome, Failed | OutOfMemory))
+
+    def _asked_for(self, request: messages.Measure) -> Callable[..., Outcome]:
+        engine: Any = self.engine
+        if request.check_only:
+            return engine.check  # type: ignore[no-any-return]
+        if request.time_only:
+            return engine.time_again  # type: ignore[no-any-return]
+        return partial(engine.measure, ceilings=request.ceilings)
 
 
 class Stages:

@@ -15,7 +15,7 @@ import torch
 
 import bench.measure.subject
 from bench.measure import room
-from bench.measure.case import check, measure
+from bench.measure.case import check, measure, time_again
 from bench.measure.torch_state import TorchState
 from bench.measure.verdicts import explain, tidy
 from bench.measure.work import useful_flops
@@ -88,6 +88,33 @@ def test_a_check_alone_takes_no_time():
     assert outcome.dispatched
     wrong = variant(after(lambda output: output * 2))
     assert isinstance(check(case(small()), wrong, settings=SETTINGS, on_stage=lambda stage: None), Incorrect)
+
+
+@pytest.mark.parametrize("mode", ["fwd", "bwd"])
+def test_the_clock_alone_judges_and_weighs_nothing(mode):
+    stages = []
+    found = time_again(case(small(mode=mode)), variant(dense), settings=SETTINGS, on_stage=stages.append)
+    assert stages == ["start", "inputs", "build", "time"]
+    assert isinstance(found, Measured), found
+    assert len(found.seconds) >= 3
+    assert (found.peak_bytes, found.own_error, found.fidelity, found.dispatched) == (None, None, None, [])
+    assert found.issued_flops > 0
+    assert found.conditions["own_seconds"] > sum(found.seconds)
+
+
+def test_the_clock_alone_still_wants_an_attention_that_leaves_torch_as_it_was():
+    def changes_grad_mode(workload, parameters):
+        attend = dense(workload, parameters)
+
+        def changing(query, key, value):
+            torch.set_default_dtype(torch.float64)
+            return attend(query, key, value)
+
+        return changing
+
+    found = time_again(case(small()), variant(changes_grad_mode), settings=SETTINGS, on_stage=lambda _: None)
+    assert isinstance(found, Failed), found
+    assert "global state" in found.message
 
 
 def test_parameters_have_the_type_of_the_variant():
