@@ -149,10 +149,11 @@ def ratio(numerator: Samples, denominator: Samples) -> Estimate:
     shared = [process for process in over if process in under]
     if len(shared) > 1:
         return estimate([over[process] / under[process] for process in shared])
-    return _ratio_of_medians(median(numerator), median(denominator))
+    return ratio_of_estimates(median(numerator), median(denominator))
 
 
-def _ratio_of_medians(over: Estimate, under: Estimate) -> Estimate:
+def ratio_of_estimates(over: Estimate, under: Estimate) -> Estimate:
+    """Of two that know nothing of each other, with both intervals joined; there is none if either lacks one."""
     value = over.value / under.value
     if over.low is None or over.high is None or under.low is None or under.high is None:
         return Estimate(value)

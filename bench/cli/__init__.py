@@ -21,6 +21,7 @@ COMMANDS = {
     "run": "measure a sweep",
     "verify": "check every variant against its own formula, without timing",
     "report": "markdown and plots of runs",
+    "recommend": "what to use for one shape, from runs",
     "merge": "join shards and hosts into one file",
     "doctor": "say whether this machine is fit to measure",
 }

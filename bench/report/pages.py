@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from bench import wording
 from bench.cells import Cell, Contender, Ground, gather, hosts
 from bench.errors import NotComparableError, WrongUsageError
 from bench.record import Host, Record
-from bench.report import gaps, headlines, markdown, plots, repeat, sections, tables, trust
+from bench.report import gaps, headlines, markdown, plots, repeat, sections, tables, titles, trust
 from bench.report.answer import Answer, answers
 from bench.report.panels import Curve
 from bench.stats import Estimate
@@ -123,7 +123,7 @@ def _put(out: Path, files: Mapping[str, bytes]) -> None:
 
 def _pages(gathered: Mapping[Ground, Sequence[Cell]], records: Iterable[Record], over: str | None) -> list[GroundPage]:
     machines = {(host.fingerprint, host.device_name): host for host in hosts(records)}
-    titles = _titles(list(gathered))
+    names = [markdown.text(title) for title in titles.titles(list(gathered))]
     return [
         _page(
             ground,
@@ -131,7 +131,7 @@ def _pages(gathered: Mapping[Ground, Sequence[Cell]], records: Iterable[Record],
             machines[ground.fingerprint, ground.device_name],
             over,
             number=number,
-            title=titles[number - 1],
+            title=names[number - 1],
             prefix=f"{number}-" if len(gathered) > 1 else "",
         )
         for number, (ground, cells) in enumerate(gathered.items(), start=1)
@@ -233,7 +233,7 @@ def _pictures(
     ground: Ground, cells: Sequence[Cell], host: Host, title: str, names: tuple[str, str]
 ) -> Iterator[PictureFile]:
     prefix, slug = names
-    axis = "length N" if ground.queries is None and ground.keys is None else _axis(ground)
+    axis = titles.axis(ground)
     limit = host.gpu_memory_bytes if ground.device == "cuda" else (host.memory_gib or 0) * _MIB_PER_GIB or None
     drawn = {
         "time": (plots.TIME, {cell: cell.seconds for cell in cells if cell.seconds is not None}),
@@ -254,51 +254,6 @@ def _curves(values: Mapping[Cell, Estimate]) -> list[Curve]:
     for cell, estimate in values.items():
         points.setdefault(cell.contender, {})[cell.length] = estimate
     return [Curve(contender, found) for contender, found in points.items()]
-
-
-# --- titles ---------------------------------------------------------------------------------------------------
-
-
-def _axis(ground: Ground) -> str:
-    if ground.queries is not None:
-        return f"number of keys, for {wording.counted(ground.queries, 'query').replace('querys', 'queries')}"
-    return f"number of queries, for {wording.length(ground.keys or 0)} keys"
-
-
-def _titles(grounds: Sequence[Ground]) -> list[str]:
-    """What each ground is, and beyond that whatever tells it from those that would be called the same."""
-    plain = [_title(ground) for ground in grounds]
-    titles = []
-    for ground, title in zip(grounds, plain, strict=True):
-        alike = [other for other, same in zip(grounds, plain, strict=True) if same == title and other != ground]
-        differing = [told for told in _finer(ground) if any(told not in _finer(other) for other in alike)]
-        titles.append(markdown.text(", ".join([title, *differing])))
-    return titles
-
-
-def _title(ground: Ground) -> str:
-    heads = f"{ground.heads} heads of {ground.head_dim}"
-    parts = [ground.device_name, ground.dtype, f"batch {ground.batch}", heads]
-    if ground.kv_heads != ground.heads:
-        parts.append(f"{ground.kv_heads} key-value heads")
-    if ground.value_head_dim is not None:
-        parts.append(f"values of {ground.value_head_dim}")
-    if ground.queries is not None or ground.keys is not None:
-        parts.append(_axis(ground).partition(", for ")[2])
-    return ", ".join(parts)
-
-
-def _finer(ground: Ground) -> list[str]:
-    """Everything else that sets grounds apart, as words."""
-    settings = [
-        f"{name.replace('_', ' ')} {value}"
-        for name in ground.settings.__struct_fields__
-        if (value := getattr(ground.settings, name)) is not None
-    ]
-    versions = [f"{name} {version}" for name, version in ground.versions]
-    named = [f.name for f in fields(ground) if f.name in ("scale", "inputs", "seed", "run_id", "kind", "fingerprint")]
-    rest = [f"{name.replace('_', ' ')} {getattr(ground, name)}" for name in named if getattr(ground, name) is not None]
-    return [*settings, f"revision {trust.revision(ground)}", *versions, *rest]
 
 
 # --- the page -------------------------------------------------------------------------------------------------
