@@ -175,15 +175,20 @@ def _tested(cell: PairedCell) -> Tested:
     return "slower" if mean.value > 0 else "faster"
 
 
+def timings(cells: Sequence[PairedCell], policy: Policy = DEFAULT) -> list[tuple[Comparison, Timed]]:
+    """Each cell with its time, as :func:`decide_timed` takes them."""
+    hypotheses = sum(bool(cell.confirmed) and cell.base.is_measured and cell.head.is_measured for cell in cells)
+    return [(cell, timed(cell, policy, hypotheses=hypotheses)) for cell in cells]
+
+
 def decide(cells: Sequence[PairedCell], policy: Policy = DEFAULT, *, today: dt.date | None = None) -> list[Decision]:
     """A verdict for each cell that can have one, in their order.
 
-    Tested is what has confirmed pairs, for what its screened ones hint at; suspects without them are unclear. Left out are cells that only head has, that
-    neither side measured, and of which a side was not tried because its memory was predicted not to suffice (if that
-    is base).
+    Tested is what has confirmed pairs, for what its screened ones hint at; suspects without them are unclear. Left out
+    are cells that only head has, that neither side measured, or that base did not try because its memory was predicted
+    not to suffice.
     """
-    hypotheses = sum(bool(cell.confirmed) and cell.base.is_measured and cell.head.is_measured for cell in cells)
-    return decide_timed([(cell, timed(cell, policy, hypotheses=hypotheses)) for cell in cells], policy, today=today)
+    return decide_timed(timings(cells, policy), policy, today=today)
 
 
 # --- verdicts -------------------------------------------------------------------------------------------------

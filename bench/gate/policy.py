@@ -64,6 +64,16 @@ class Removal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """Exact gates that may be worse for some cases up to and including a day, and why."""
+
+    where: Where
+    gates: tuple[str, ...]
+    until: dt.date
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """Everything that a verdict depends on besides the data. Shares are fractions: 0.01 is 1%.
 
@@ -86,6 +96,7 @@ class Policy:
     margins: Sequence[Margin] = ()
     advisory: Sequence[Advisory] = ()
     removals: Sequence[Removal] = ()
+    accepted: Sequence[Accepted] = ()
 
     def margin_of(self, case: Case) -> float:
         """The margin of a case, as a fraction."""
@@ -98,6 +109,17 @@ class Policy:
     def removal(self, case: Case) -> Removal | None:
         """The rule that names a case as removed, expired or not; of several the one that lasts longest."""
         return max((rule for rule in self.removals if case in rule.where), key=lambda rule: rule.until, default=None)
+
+    def acceptance(self, case: Case, gate: str, today: dt.date) -> str | None:
+        """Why an exact gate may be worse for a case today, None if it may not."""
+        return next(
+            (
+                rule.reason
+                for rule in self.accepted
+                if gate in rule.gates and today <= rule.until and case in rule.where
+            ),
+            None,
+        )
 
 
 DEFAULT = Policy()
