@@ -214,18 +214,23 @@ def _token_by_token(
 
 
 def flops(workload: Workload, parameters: Parameters) -> int:
-    """With ``delta`` a chunk's pairs, a solve, a state read twice and written; a backward does it anew."""
+    """With ``delta`` a chunk's pairs, a solve, a state read twice and written.
+
+    A backward does it anew, and takes two for each product; for a solve another one, and a product of twice its size.
+    """
     if parameters.rule == "sum":
         return _linear.flops(workload, NoParameters())
     head, value = workload.head_dim, workload.value_dim
     before = max(workload.key_length - workload.query_length, 0)
-    per_head = per_key_head = 0
+    per_head = per_key_head = solves = 0
     for keys, queries in _chunks(before, workload.key_length):
         k, q = keys.stop - keys.start, queries.stop - queries.start
-        per_key_head += k * k * head + 2 * k * head * value + k * k * value // 2
+        solves += k * k * value // 2
+        per_key_head += k * k * head + 2 * k * head * value
         per_head += q * k * (head + value) + q * head * value
-    forward = 2 * workload.batch * (workload.kv_heads * per_key_head + workload.heads * per_head)
-    return workload.by_mode(forward, 3 * forward)
+    products = workload.kv_heads * per_key_head + workload.heads * per_head
+    forward, backward = products + workload.kv_heads * solves, 3 * products + 4 * workload.kv_heads * solves
+    return 2 * workload.batch * workload.by_mode(forward, backward)
 
 
 VARIANT = Variant(

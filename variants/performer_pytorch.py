@@ -107,11 +107,16 @@ def _features(x: Tensor, weights: Tensor, *, over: tuple[int, ...]) -> Tensor:
 
 
 def flops(workload: Workload, parameters: Parameters) -> int:
-    """Features of queries and keys, and outer products with them, for every query head; two for each backward."""
+    """Features of queries and keys, outer products with them, and what each query's weights sum to.
+
+    For every query head; two for each in the backward, but for the features.
+    """
     features = parameters.count(workload)
-    positions = workload.batch * workload.heads * (workload.query_length + workload.key_length)
+    queries = workload.batch * workload.heads * workload.query_length
+    positions = queries + workload.batch * workload.heads * workload.key_length
     projections, outer = 2 * positions * workload.head_dim * features, 2 * positions * features * workload.value_dim
-    return workload.by_mode(projections + outer, projections + 2 * outer)
+    sums = 2 * queries * features
+    return workload.by_mode(projections + outer + sums, projections + 2 * (outer + sums))
 
 
 VARIANT = Variant(
