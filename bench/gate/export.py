@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import xml.etree.ElementTree as ET  # noqa: S405  # written here, never read
+import xml.etree.ElementTree as ET  # written here, never read
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -97,7 +97,7 @@ class Annotation:
     variant: str | None = None
 
 
-def annotations(judgement: Judgement) -> Iterator[Annotation]:
+def remarks(judgement: Judgement) -> Iterator[Annotation]:
     """What fails the job, as errors; what else is worse or undecided, as warnings."""
     for problem in judgement.problems:
         yield Annotation("error", "not comparable", problem)
@@ -121,7 +121,7 @@ def github(judgement: Judgement) -> list[str]:
     """Workflow commands, one a line."""
     return [
         f"::{one.level} title={_property(f'attention-bench: {one.title}')}::{_data(one.message)}"
-        for one in annotations(judgement)
+        for one in remarks(judgement)
     ]
 
 
@@ -138,7 +138,7 @@ _SEVERITIES: Mapping[str, str] = {"error": "major", "warning": "minor", "notice"
 
 def gitlab(judgement: Judgement) -> str:
     """A code quality report, which a merge request shows. A variant is named by the file that it would be in."""
-    remarks = [
+    found = [
         {
             "description": f"attention-bench: {one.title}: {one.message}",
             "check_name": f"attention-bench/{one.title.replace(' ', '-')}",
@@ -149,6 +149,6 @@ def gitlab(judgement: Judgement) -> str:
                 "lines": {"begin": 1},
             },
         }
-        for one in annotations(judgement)
+        for one in remarks(judgement)
     ]
-    return json.dumps(remarks, indent=1, ensure_ascii=False)
+    return json.dumps(found, indent=1, ensure_ascii=False)

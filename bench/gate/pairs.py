@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -131,68 +130,3 @@ def log_ratio(head_seconds: float, base_seconds: float, case: Case) -> float:
                 f"{case.variant}: expected seconds above 0, got {seconds}; that record is not of a measurement"
             )
     return math.log(head_seconds / base_seconds)
-
-
-# --- pairs in run files ---------------------------------------------------------------------------------------
-
-# The two files of an interleaved comparison have the same run_id, and in both the process is the number of the pair.
-# A measured outcome says in its `conditions` what its pair was for, and the noise of the case where it is calibrated.
-STAGE, SCREEN, CONFIRM = "pair_stage", "screen", "confirm"
-NOISE = "pair_noise"
-
-
-def are_paired(base: Sequence[Record], head: Sequence[Record]) -> bool:
-    """Whether two files are the sides of one interleaved comparison."""
-    runs = {record.run_id for record in base}
-    return len(runs) == 1 and runs == {record.run_id for record in head} and any(map(_stage, (*base, *head)))
-
-
-def paired(base: Sequence[Record], head: Sequence[Record]) -> list[PairedCell]:
-    """The cells of both sides' records, in order of appearance; a pair counts where both sides measured it.
-
-    Raises:
-        NotComparableError: a time that is not positive and finite.
-
-    """
-    sides = [_by_case(records) for records in (base, head)]
-    return [_cell(*(side.get(key, []) for side in sides)) for key in dict.fromkeys([*sides[0], *sides[1]])]
-
-
-def _by_case(records: Sequence[Record]) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = {}
-    for record in records:
-        found.setdefault(record.case.key(), []).append(record)
-    return found
-
-
-def _cell(base: Sequence[Record], head: Sequence[Record]) -> PairedCell:
-    first = (*base, *head)[0]
-    before = {record.process: record for record in base}
-    ratios: dict[str, list[float]] = {SCREEN: [], CONFIRM: []}
-    noise = None
-    for record in head:
-        other = before.get(record.process)
-        if other is None or not (isinstance(record.outcome, Measured) and isinstance(other.outcome, Measured)):
-            continue
-        ratio = log_ratio(_seconds(record.outcome), _seconds(other.outcome), record.case)
-        ratios[CONFIRM if _stage(record) == CONFIRM else SCREEN].append(ratio)
-        known = record.outcome.conditions.get(NOISE)
-        noise = float(known) if isinstance(known, (int, float)) else noise
-    return PairedCell(
-        case=first.case,
-        about=first.about,
-        base=Side.of(base),
-        head=Side.of(head),
-        screened=tuple(ratios[SCREEN]),
-        confirmed=tuple(ratios[CONFIRM]),
-        noise=noise,
-    )
-
-
-def _stage(record: Record) -> str | None:
-    stage = record.outcome.conditions.get(STAGE) if isinstance(record.outcome, Measured) else None
-    return stage if isinstance(stage, str) else None
-
-
-def _seconds(outcome: Measured) -> float:
-    return statistics.median(outcome.seconds) if outcome.seconds else math.nan

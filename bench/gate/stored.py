@@ -16,7 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench import store, wording
-from bench.gate import comparable, pairs
+from bench.ab import evidence
+from bench.gate import comparable
 from bench.gate.decision import OWN_NOISE, Comparison, Timed, timings
 from bench.gate.inference import Mean, difference, noise_of
 from bench.gate.judgement import Judgement, judge_timed
@@ -72,8 +73,8 @@ def compare(
     ]
     problems = [*_invalid(base.records, names[0]), *_invalid(head.records, names[1])]
     cells: list[tuple[Comparison, Timed]]
-    if not problems and pairs.are_paired(base.records, head.records):
-        cells = timings(pairs.paired(base.records, head.records), policy)
+    if not problems and _are_paired(base.records, head.records):
+        cells = timings(evidence.paired(base.records, head.records), policy)
     else:
         cells = _stored(base.records, head.records, policy)
         notes += _single(base.records, head.records, policy)
@@ -91,6 +92,20 @@ def read_and_compare(
 
     """
     return compare(store.read(base), store.read(head), policy, allowed=allowed, today=today, names=(base, head))
+
+
+def _are_paired(base: Sequence[Record], head: Sequence[Record]) -> bool:
+    """Whether these are the two sides of one interleaved job."""
+    runs = {record.run_id for record in base}
+    return (
+        len(runs) == 1
+        and runs == {record.run_id for record in head}
+        and any(
+            evidence.STAGE in record.outcome.conditions
+            for record in (*base, *head)
+            if isinstance(record.outcome, Measured)
+        )
+    )
 
 
 def _invalid(records: Sequence[Record], name: str) -> list[str]:
