@@ -23,6 +23,10 @@ COMMANDS = {
     "report": "markdown and plots of runs",
     "recommend": "what to use for one shape, from runs",
     "merge": "join shards and hosts into one file",
+    "compare": "two runs, as a table of verdicts",
+    "gate": "the same as an exit code, for CI",
+    "baseline": "keep runs to compare with, per machine",
+    "history": "find creep along a series of runs",
     "doctor": "say whether this machine is fit to measure",
 }
 

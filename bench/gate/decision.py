@@ -281,7 +281,8 @@ def _verdict(time: Timed, test: _Test | None, policy: Policy) -> tuple[Verdict, 
         return "slower", test.slower_job, why, False
     if test is not None and test.faster <= policy.false_discovery:
         return "faster", test.faster, f"faster by more than {margin}", False
-    if time.mean is not None and not time.lacking and _inside(time.mean, time.log_margin, policy.confidence):
+    decidable = not time.lacking and not time.noisy  # within what identical code differs by is not the same
+    if time.mean is not None and decidable and _inside(time.mean, time.log_margin, policy.confidence):
         return "same", None, f"within {margin}", False
     if time.coarse is not None and (time.mean is None or abs(time.coarse) > math.log1p(policy.coarse_margin)):
         return _coarsely(time.coarse, policy.coarse_margin)

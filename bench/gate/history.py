@@ -107,8 +107,8 @@ def check_runs(runs: Sequence[Run], cases: Sequence[Case], significance: float) 
     needed = fewest_runs(len(cases), significance)
     if len(runs) < needed:
         raise NotComparableError(
-            f"{wording.counted(len(runs), 'run')} cannot show that one of {wording.counted(len(cases), 'case')} changed "
-            f"at significance {significance:g}: expected {needed} runs at least"
+            f"{wording.counted(len(runs), 'run')} cannot show that one of {wording.counted(len(cases), 'case')} "
+            f"changed at significance {significance:g}: expected {needed} runs at least"
         )
 
 

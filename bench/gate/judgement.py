@@ -122,12 +122,18 @@ def judge_timed(
     found = [*exact.find([cell for cell, _ in cells], policy, today=today), *growth.find(cells, policy, today=today)]
     nothing = [] if any(cell.base.is_measured for cell, _ in cells) else ["base measured nothing"]
     only_head = sum(cell.base.status is None and cell.head.is_measured for cell, _ in cells)
-    new = [f"{wording.counted(only_head, 'case')} only in head: not compared"] if only_head else []
+    neither = sum(
+        cell.base.status is not None and not (cell.base.is_measured or cell.head.is_measured) for cell, _ in cells
+    )
+    left_out = [
+        *([f"{wording.counted(only_head, 'case')} only in head: not compared"] if only_head else []),
+        *([f"{wording.counted(neither, 'case')} measured on neither side"] if neither else []),
+    ]
     return Judgement(
         decisions=decide_timed(cells, policy, today=today),
         findings=found,
         problems=[*problems, *nothing],
-        notes=[*notes, *new],
+        notes=[*notes, *left_out],
         base=base,
         head=head,
         decided_share_wanted=policy.decided_share,
