@@ -27,9 +27,10 @@ from bench.errors import BenchError, WrongUsageError
 from bench.measure import room
 from bench.measure.verdicts import tidy
 from bench.record import Crashed, OutOfMemory, Timeout
-from bench.sweep import messages
+from bench.sweep import keeper, messages
 
 ENGINE = "bench.sweep.engine"
+KEPT = sys.platform == "linux"
 # Whether a free returns pages to the system, which the next call then faults in again, depends on what happens to lie
 # at the end of the heap: calls of some milliseconds take twice as long in one process as in the next. The first number
 # is where the C library itself ends up in a process that lives long enough.
@@ -41,6 +42,7 @@ _READ_BYTES = 1 << 16
 _OUTPUT_BYTES = 16 << 20
 _TAIL_BYTES = 1 << 16
 _SWEEPS = 3
+_START_SECONDS = 10.0
 _TOKEN = "ATTENTION_BENCH_WORKER"  # noqa: S105  # marks the processes that a worker starts, no secret
 _LEAST_RESERVE_BYTES, _MOST_RESERVE_BYTES = 256 << 20, 2 << 30
 _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+) in (\S+)', re.MULTILINE)
@@ -93,6 +95,7 @@ class Supervised:
         self._home = home
         self._stage = "start"
         self._busy = True
+        self._pid: int | None = None
 
     def __enter__(self) -> Self:
         """Start it.
@@ -111,6 +114,13 @@ class Supervised:
             raise StartError(f"cannot start a worker: {error.strerror}; mend this and give --resume") from error
         return self
 
+    @property
+    def pid(self) -> int:
+        """The process in which cases are measured."""
+        if self._pid is None:
+            self._pid = _first_child(self._process) if KEPT else self._process.pid
+        return self._pid
+
     def _start(self, output: Path) -> None:
         self._output = output
         requests, self._requests = os.pipe()
@@ -119,13 +129,7 @@ class Supervised:
         try:
             with output.open("ab") as printed:
                 self._process = subprocess.Popen(  # noqa: S603  # our own module
-                    [
-                        self._home.python,
-                        "-m",
-                        "bench.sweep.worker",
-                        *map(str, (os.getpid(), requests, replies)),
-                        self._engine,
-                    ],
+                    self._command(requests, replies),
                     stdin=subprocess.DEVNULL,
                     stdout=printed,
                     stderr=printed,
@@ -136,6 +140,13 @@ class Supervised:
         finally:
             os.close(requests)
             os.close(replies)
+
+    def _command(self, requests: int, replies: int) -> list[str]:
+        """A worker, and on Linux a keeper around it, by whose end or ours all that it started ends."""
+        parent = keeper.KEEPER if KEPT else str(os.getpid())
+        worker = ["-m", "bench.sweep.worker", parent, str(requests), str(replies), self._engine]
+        kept = [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid()), self._folder.name] if KEPT else []
+        return [*kept, self._home.python, *worker]
 
     def _environment(self) -> Mapping[str, str]:
         """Ours, with compiler caches that begin empty, and ways for what it starts to be found again."""
@@ -235,7 +246,7 @@ class Supervised:
         memory = room.tightest()
         reserve = min(max(memory.total_bytes // 32, _LEAST_RESERVE_BYTES), _MOST_RESERVE_BYTES)
         try:
-            held = psutil.Process(self._process.pid).memory_info().rss
+            held = psutil.Process(self.pid).memory_info().rss
         except psutil.Error:
             return
         if self._memory_bytes is not None and held > self._memory_bytes:
@@ -287,6 +298,10 @@ class Supervised:
         if not self._busy:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_GRACE_SECONDS)
+        if KEPT and self._process.poll() is None:
+            self._process.terminate()  # it takes everything along
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_GRACE_SECONDS)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         _kill(started)
@@ -307,6 +322,17 @@ class Supervised:
     def _marked(self) -> list[psutil.Process]:
         """Those that left the worker's group and lost their parent, by the environment that they inherited."""
         return [process for process in psutil.process_iter() if _environment_of(process).get(_TOKEN) == self._token]
+
+
+def _first_child(parent: subprocess.Popen[bytes]) -> int:
+    """The one that a keeper started; it may take in orphans later. Its own number, if it has died before."""
+    deadline = time.monotonic() + _START_SECONDS
+    while parent.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(psutil.Error):
+            if children := psutil.Process(parent.pid).children():
+                return int(min(children, key=psutil.Process.create_time).pid)
+        time.sleep(_TICK_SECONDS / 100)
+    return parent.pid
 
 
 def _is_library(file: str) -> bool:

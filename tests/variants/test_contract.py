@@ -104,9 +104,6 @@ ACCEPTED = {
 MIXES_ITEMS = {"nystrom_attention"}  # shown where the package is tested
 # With one key their gradients are zero but for rounding, which random directions of any length enlarge.
 RANDOM_FEATURES = {"performer", "performer_pytorch"}
-# An inverse and exponentials of long logarithms enlarge rounding too, and float64 has no measure of it: there the
-# formula is its own truth.
-ENLARGES_ROUNDING = RANDOM_FEATURES | {"nystrom", "nystrom_attention"}
 
 
 def is_installed(package):
@@ -277,8 +274,6 @@ def test_any_problem_that_it_takes(name, workload, simpler):
         workload = replace(workload, key_length=workload.query_length, mask="full")
     if name in RANDOM_FEATURES and workload.key_length == 1:
         workload = replace(workload, query_length=2, key_length=2)
-    if name in ENLARGES_ROUNDING and workload.dtype == "float64":
-        workload = replace(workload, dtype="float32")
     if refusals(name, workload):
         return
     check_against_own_formula(name, workload)
