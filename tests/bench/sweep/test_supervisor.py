@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -37,7 +38,7 @@ def lost(fault, *, timeout_seconds=30.0, **options):
         measure = messages.Measure(case=CASE, ceilings={"copy_bytes_per_second": 1.0})
         with pytest.raises(LostError) as error:
             started.ask(measure, timeout_seconds=timeout_seconds)
-        assert not psutil.pid_exists(started._process.pid)
+        assert not psutil.pid_exists(started.pid)
         return error.value.outcome
 
 
@@ -95,25 +96,44 @@ def test_an_engine_that_cannot_be_imported_says_why():
         started.ask(prepared("prints"), timeout_seconds=30)
 
 
-def test_a_busy_worker_dies_with_its_parent(tmp_path):
+def test_a_busy_worker_and_all_that_it_started_die_with_their_parent(tmp_path):
+    """The sweep is killed, which nobody can heed; what an attention started has hidden as well as it can."""
     code = f"""
 from bench.sweep.messages import *
 from bench.record import *
 from bench.sweep.supervisor import Supervised
 from variants._contract import Workload
 with Supervised(engine="tests.fixtures.fake_engine") as worker:
-    worker.ask({prepared("loops")!r}, timeout_seconds=30)
-    tell = lambda stage: stage == "build" and print(worker._process.pid, flush=True)
+    worker.ask({prepared("starts_and_loops")!r}, timeout_seconds=30)
+    tell = lambda stage: stage == "build" and print(worker._token, worker._process.pid, worker.pid, flush=True)
     worker.ask(Measure(case={CASE!r}), timeout_seconds=600, on_stage=tell)
 """
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}  # a killed parent leaves its folder
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
     parent = psutil.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
-    child = psutil.Process(int(parent.stdout.readline()))
+    token, *kept = parent.stdout.readline().split()
+    wait_until(lambda: len(marked(token)) == 2 + 3)  # keeper, worker, and three children
+    started = marked(token)
+    assert {int(process) for process in kept} <= {process.pid for process in started}
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    _, alive = psutil.wait_procs([child], timeout=10)
+    _, alive = psutil.wait_procs(started, timeout=10)
     assert not alive
+    wait_until(lambda: not list(tmp_path.iterdir()))
+
+
+def marked(token):
+    """Processes that hold the token in their environment or among their arguments."""
+    found = psutil.process_iter(["environ", "cmdline"])
+    return [one for one in found if token in ((one.info["environ"] or {}).get(supervisor._TOKEN), *one.info["cmdline"])]
+
+
+def wait_until(condition):
+    for _ in range(200):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("that never came true")
 
 
 def test_no_descriptor_and_no_folder_is_left(tmp_path, monkeypatch):
@@ -130,7 +150,7 @@ def test_no_descriptor_and_no_folder_is_left(tmp_path, monkeypatch):
 def test_threads_reach_the_libraries():
     with worker(threads=3) as started:
         started.ask(prepared("prints"), timeout_seconds=30)
-        environment = psutil.Process(started._process.pid).environ()
+        environment = psutil.Process(started.pid).environ()
     assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == "3"
     assert environment["OMP_WAIT_POLICY"] == "passive"
 
@@ -172,4 +192,4 @@ def test_an_interruption_does_not_wait_for_a_busy_worker(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         started.ask(messages.Measure(case=CASE), timeout_seconds=600, on_stage=interrupt)
     started.end()
-    assert not psutil.pid_exists(started._process.pid)
+    assert not psutil.pid_exists(started.pid)
