@@ -25,6 +25,7 @@ COMMANDS = {
     "merge": "join shards and hosts into one file",
     "compare": "two runs, as a table of verdicts",
     "gate": "the same as an exit code, for CI",
+    "ab": "two revisions, measured alternately in one job",
     "baseline": "keep runs to compare with, per machine",
     "history": "find creep along a series of runs",
     "doctor": "say whether this machine is fit to measure",

@@ -27,10 +27,11 @@ _AXES = (
     ("dtype", "T,…", "float64, float32, bfloat16, float16, or fp64, fp32, bf16, fp16."),
     ("mask", "M,…", "full, causal, window:256, document:4, …; '+' joins them, as in causal+alibi."),
     ("mode", "fwd,bwd,fwd_bwd", "Forward, backward, or both."),
-    ("inputs", "NAME,…", "Where the tensors come from: normal."),
+    ("inputs", "NAME,…", "normal, minilm[:LAYER], matched[:LAYER] or file:PATH.safetensors; docs/fidelity.md."),
     ("seed", "S,…", "Of inputs, seeded masks and random weights."),
     ("scale", "X,…", "What scores are multiplied by, if not 1/√head_dim."),
 )  # fmt: skip
+AXES = tuple(name.replace("-", "_") for name, *_ in _AXES)
 _SETTINGS = ("device", "time_budget", "timeout", "threads", "float32_precision", "processes", "baseline")
 
 
@@ -39,6 +40,7 @@ def options(command: _Command) -> _Command:
     decorators = [
         click.option("--suite", "suite_name", metavar="NAME|FILE.toml", help="smoke, quick, gpu, or your own file."),
         *(click.option(f"--{name}", metavar=metavar, multiple=True, help=text) for name, metavar, text in _AXES),
+        click.option("--text", metavar="FILE.txt", help="What minilm and matched read, if not Python's own reference."),
         click.option("--param", multiple=True, metavar="VARIANT.NAME=X,…", help="A variant's parameter."),
         click.option("--variant-file", "variant_files", multiple=True, metavar="FILE.py", help="Your own variant."),
         click.option("--device", metavar="auto|cpu|cuda[:i]", help="Where to run; auto takes CUDA if it can."),
@@ -62,6 +64,8 @@ def suite_of(chosen: Mapping[str, Any]) -> Suite:
     """
     axes = {name.replace("-", "_"): _values(chosen[name.replace("-", "_")]) for name, *_ in _AXES}
     given: dict[str, Any] = {name: values for name, values in axes.items() if values}
+    if chosen["text"] is not None:
+        given["inputs"] = _reading(given.get("inputs", []), chosen["text"])
     if chosen["param"]:
         given["param"] = _parameters(chosen["param"])
     if chosen["suite_name"] is None and not given and not chosen["variant_files"]:
@@ -70,6 +74,14 @@ def suite_of(chosen: Mapping[str, Any]) -> Suite:
     base = Suite() if chosen["suite_name"] is None else suite.load(chosen["suite_name"])
     settings = {name: chosen[name] for name in _SETTINGS if chosen.get(name) is not None}
     return suite.override(base, axes=given, settings=settings)
+
+
+def _reading(inputs: Sequence[str], text: str) -> list[str]:
+    """Inputs in which those that read a text read this one."""
+    readers = [name for name in inputs if name.partition(":")[0] in ("minilm", "matched") and "@" not in name]
+    if not readers:
+        raise WrongUsageError("--text is for inputs that read one: give --inputs minilm or matched too")
+    return [f"{name}@{text}" if name in readers else name for name in inputs]
 
 
 def memory_bytes(text: str | None) -> int | None:

@@ -12,20 +12,27 @@ _LOOK_SECONDS = 0.1
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
-def pin(threads: int) -> list[int] | None:
-    """Pin this process, and the threads that it starts from now on, to ``threads`` of its processors.
+def pin(threads: int, process_id: int = 0, chosen: Collection[int] | None = None) -> list[int] | None:
+    """Pin a process (this one: 0), and the threads that it starts from now on, to ``threads`` of its processors.
 
-    None, and nothing done, where it has no more than that or the system has no such thing.
+    To the idlest ones, unless they are ``chosen``. None, and nothing done, where it has no more than that or the
+    system has no such thing.
     """
+    found = idlest(threads) if chosen is None else list(chosen)
+    if found is not None:
+        os.sched_setaffinity(process_id, found)
+    return found
+
+
+def idlest(threads: int) -> list[int] | None:
+    """The processors to take now, of those that this process may use; None where there is nothing to choose."""
     if not hasattr(os, "sched_setaffinity"):
         return None
     usable = os.sched_getaffinity(0)
     if threads >= len(usable):
         return None
     busy = dict(enumerate(psutil.cpu_percent(interval=_LOOK_SECONDS, percpu=True)))
-    chosen = choose(threads, busy={cpu: busy.get(cpu, 0.0) for cpu in usable}, siblings=_siblings(usable))
-    os.sched_setaffinity(0, chosen)
-    return chosen
+    return choose(threads, busy={cpu: busy.get(cpu, 0.0) for cpu in usable}, siblings=_siblings(usable))
 
 
 def choose(threads: int, *, busy: Mapping[int, float], siblings: Mapping[int, Collection[int]]) -> list[int]:

@@ -1,0 +1,83 @@
+"""From the records of both sides to paired cells, which the gate decides.
+
+A record's ``process`` is the number of its pair, and its condition ``stage`` says what the pair was for.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from bench.gate.inference import noise_of
+from bench.gate.pairs import PairedCell, Side, log_ratio
+from bench.record import Measured, Record
+
+SCREENING, CONFIRMING = "screening", "confirming"
+STAGE = "stage"
+
+
+def paired(
+    base: Iterable[Record], head: Iterable[Record], calibration: Mapping[str, float] | None = None
+) -> list[PairedCell]:
+    """A cell for every case that a side has, in the order of their first records.
+
+    ``calibration``: the noise of identical code by the key of a case. Where it has none, the noise is what base's
+    processes tell: see :func:`own_noise`.
+    """
+    by_case: dict[str, tuple[list[Record], list[Record]]] = defaultdict(lambda: ([], []))
+    for number, records in enumerate((base, head)):
+        for record in records:
+            by_case[record.case.key()][number].append(record)
+    return [_cell(*both, (calibration or {}).get(key)) for key, both in by_case.items()]
+
+
+def _cell(base: Sequence[Record], head: Sequence[Record], noise: float | None) -> PairedCell:
+    known = (base or head)[0]
+    screened = ratios(base, head, SCREENING)
+    if noise is None:
+        noise = own_noise(medians(base, SCREENING), screened)
+    return PairedCell(
+        case=known.case,
+        about=known.about,
+        base=Side.of(base),
+        head=Side.of(head),
+        screened=screened,
+        confirmed=ratios(base, head, CONFIRMING),
+        noise=noise,
+    )
+
+
+def medians(records: Iterable[Record], stage: str) -> dict[int, float]:
+    """The median seconds of each process of a stage, by the number of its pair."""
+    return {
+        record.process: statistics.median(record.outcome.seconds)
+        for record in records
+        if isinstance(record.outcome, Measured)
+        and record.outcome.seconds
+        and record.outcome.conditions.get(STAGE) == stage
+    }
+
+
+def ratios(base: Sequence[Record], head: Sequence[Record], stage: str) -> tuple[float, ...]:
+    """The log-ratio of each pair of a stage that was measured on both sides."""
+    under, over = medians(base, stage), medians(head, stage)
+    case = (base or head)[0].case
+    return tuple(log_ratio(over[pair], under[pair], case) for pair in sorted(under) if pair in over)
+
+
+def own_noise(base_seconds: Mapping[int, float], screened: Sequence[float]) -> float | None:
+    """The standard deviation of a pair of identical code, as far as one job can tell.
+
+    Base's processes of neighbouring pairs ran identical code, though not at the same time, so that they differ by more
+    than those of a pair. Those of a pair ran at the same time, though maybe not identical code, so that they vary by no
+    less than if they had. Both overestimate, and so the smaller one counts: a head that varies excuses nothing.
+    """
+    pairs = sorted(base_seconds)
+    neighbours = [
+        math.log(base_seconds[later] / base_seconds[earlier])
+        for earlier, later in zip(pairs[::2], pairs[1::2], strict=False)
+    ]
+    told = [noise for noise in (noise_of(neighbours), noise_of(screened)) if noise is not None]
+    return min(told, default=None)
