@@ -52,8 +52,8 @@ def policy_of(path: Path | None) -> Policy:
     return policy.DEFAULT if path is None else policy_file.load(path)
 
 
-def show(judgement: Judgement, chosen: dict[str, Any]) -> None:
-    """Everything that the options ask for, and what the environment's CI reads.
+def show(judgement: Judgement, chosen: dict[str, Any], *, gates: bool = True) -> None:
+    """Everything that the options ask for, and what the environment's CI reads; ``gates``: the exit code is told too.
 
     Raises:
         WrongUsageError: a file that cannot be written.
@@ -64,7 +64,7 @@ def show(judgement: Judgement, chosen: dict[str, Any]) -> None:
     if chosen["as_json"]:
         click.echo(export.as_json(judgement))
     else:
-        _table(judgement, everything=chosen["everything"])
+        _table(judgement, everything=chosen["everything"], gates=gates)
     on_gitlab = os.environ.get("GITLAB_CI") == "true"
     quality = chosen["code_quality"] or (Path(GITLAB_REPORT) if on_gitlab else None)
     for path, render in (
@@ -105,7 +105,7 @@ def _add_to_summary(text: str) -> None:
             click.echo(f"warning: cannot write the job's summary: {error.strerror}", err=True)
 
 
-def _table(judgement: Judgement, *, everything: bool) -> None:
+def _table(judgement: Judgement, *, everything: bool, gates: bool) -> None:
     from bench.cli import _tables
     from bench.gate import rows
 
@@ -118,7 +118,7 @@ def _table(judgement: Judgement, *, everything: bool) -> None:
         click.echo(f"not comparable: {problem}")
     for line in rows.summary(judgement):
         click.echo(line)
-    click.echo(f"{judgement.headline} (exit code {judgement.exit_code})")
+    click.echo(judgement.headline + (f" (exit code {judgement.exit_code})" if gates else ""))
 
 
 def _show(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ ALLOW = click.option(
     "--allow",
     multiple=True,
     metavar="NAME,…",
-    help="May differ or be damaged: host, settings, versions, damaged, kinds; or one thing such as versions.torch.",
+    help="May differ or be amiss: host, settings, versions, damaged, kinds, incomplete; or one thing: versions.torch.",
 )
 
 
@@ -32,5 +32,5 @@ def command(*, base: Path, head: Path, allow: tuple[str, ...], policy: Path | No
     rules = _verdicts.policy_of(policy)
     allowed = comparable.parse_allowed(allow)
     found = stored.read_and_compare(str(base), str(head), rules, allowed=allowed)
-    _verdicts.show(found, chosen)
+    _verdicts.show(found, chosen, gates=False)
     return judgement.INCOMPARABLE if found.problems else judgement.FINE

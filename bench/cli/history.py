@@ -52,7 +52,6 @@ def command(*, files: tuple[Path, ...], significance: float, check: bool, as_jso
 
 
 def _table(found: list[Change]) -> None:
-    from bench import wording
     from bench.cli import _tables
     from bench.gate import naming, rows
 
@@ -62,7 +61,7 @@ def _table(found: list[Change]) -> None:
             [
                 [
                     naming.named(change.case),
-                    wording.times(change.ratio),
+                    rows.ratio(change.ratio),
                     rows.probability(change.p),
                     change.run.revision,
                     change.run.run_id,

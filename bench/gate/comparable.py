@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
@@ -10,8 +11,9 @@ from bench.errors import NotComparableError, WrongUsageError, unknown
 from bench.record import Record, Settings
 from bench.store import Reading
 
-HOST, SETTINGS, VERSIONS, DAMAGED, KINDS = "host", "settings", "versions", "damaged", "kinds"
-_GROUPS = (HOST, SETTINGS, VERSIONS, DAMAGED, KINDS)
+HOST, SETTINGS, VERSIONS = "host", "settings", "versions"
+DAMAGED, KINDS, INCOMPLETE = "damaged", "kinds", "incomplete"
+_GROUPS = (HOST, SETTINGS, VERSIONS, DAMAGED, KINDS, INCOMPLETE)
 _HOST_FIELDS = ("fingerprint", "device_name")
 OURS = "attention-bench"  # the version of what is compared, in its own repository
 
@@ -100,6 +102,27 @@ def _unread(reading: Reading, name: str) -> Iterator[tuple[str, str]]:
         yield DAMAGED, f"{name} has {len(reading.problems)} unreadable lines, the first: {reading.problems[0]}"
     for kind, count in reading.skipped.items():
         yield KINDS, f"{name} has {count} records of the unknown kind {kind!r}"
+
+
+def check_complete(records: Sequence[Record], name: str, allowed: Collection[str] = ()) -> list[str]:
+    """Whether every process of a run met every case of it, as one that was not interrupted does.
+
+    Raises:
+        NotComparableError: some did not, and that was not allowed.
+
+    """
+    processes: dict[str, set[int]] = defaultdict(set)
+    met: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for record in records:
+        processes[record.run_id].add(record.process)
+        met[record.run_id, record.case.key()].add(record.process)
+    lacking = sum(len(processes[run_id]) - len(found) for (run_id, _), found in met.items())
+    if not lacking:
+        return []
+    said = f"{name} is not complete: {lacking} results of single processes are not there"
+    if INCOMPLETE not in allowed:
+        raise NotComparableError(f"{said}. Measure them with 'run --resume', or give --allow {INCOMPLETE}")
+    return [said]
 
 
 def parse_allowed(texts: Sequence[str]) -> frozenset[str]:

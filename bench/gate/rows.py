@@ -9,6 +9,7 @@ from bench.gate import naming
 from bench.gate.decision import Decision, Verdict
 from bench.gate.exact import Finding
 from bench.gate.judgement import Judgement
+from bench.stats import Estimate
 
 COLUMNS = ("verdict", "variant", "mask", "mode", "length", "other", "head / base", "p", "why")
 RIGHT = ("length", "head / base", "p")
@@ -37,7 +38,7 @@ def decision(one: Decision) -> tuple[str, ...]:
         workload.mode,
         naming.length(one.case),
         naming.rest(one.case),
-        "" if one.ratio is None else wording.times(one.ratio),
+        "" if one.ratio is None else ratio(one.ratio),
         "" if one.p is None else probability(one.p),
         one.why,
     )
@@ -59,6 +60,17 @@ def finding(one: Finding) -> tuple[str, ...]:
 def ordered_findings(judgement: Judgement) -> list[Finding]:
     """Those that fail the job first."""
     return sorted(judgement.findings, key=lambda one: one.fails is None)
+
+
+def ratio(estimate: Estimate) -> str:
+    """1.006× [1.004, 1.008]: near one, thousandths are what is asked for."""
+    if estimate.low is None or estimate.high is None:
+        return f"{_times(estimate.value)}× ±?"
+    return f"{_times(estimate.value)}× [{_times(estimate.low)}, {_times(estimate.high)}]"
+
+
+def _times(value: float) -> str:
+    return wording.number(value, 4 if value >= 1 else 3) if abs(value - 1) < 0.5 else wording.number(value)  # noqa: PLR2004  # half
 
 
 def probability(value: float) -> str:

@@ -77,6 +77,8 @@ def compare(
         cells = timings(evidence.paired(base.records, head.records), policy)
     else:
         cells = _stored(base.records, head.records, policy)
+        for records, name in zip((base.records, head.records), names, strict=True):
+            notes += comparable.check_complete(records, name, allowed)
         notes += _single(base.records, head.records, policy)
     return judge_timed(cells, policy, today=today, problems=problems, notes=notes, base=names[0], head=names[1])
 
