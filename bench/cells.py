@@ -18,7 +18,7 @@ import numpy as np
 
 from bench import stats
 from bench.record import About, Host, Measured, Record, Settings, Source, Status, Unsupported
-from variants._contract import MODES, Workload
+from variants._contract import MODES, Claim, Workload
 
 _Number = TypeVar("_Number", int, float)
 
@@ -90,6 +90,7 @@ class Contender:
     paper: str | None = None
     leaks: bool = False
     sibling: int = 0
+    claims: tuple[Claim, ...] = field(default=(), compare=False)
 
     @property
     def is_floor(self) -> bool:
@@ -281,6 +282,7 @@ def _contenders(records: Iterable[Record]) -> dict[tuple[str, str], Contender]:
                 paper=known.paper,
                 leaks=known.causal_leak != "none",
                 sibling=sibling,
+                claims=tuple(known.claims),
             )
     return contenders
 

@@ -28,6 +28,7 @@ _ORDERED_FROM = 6  # the fewest values of which the smallest and the largest hol
 _ENOUGH_PROCESSES = 30
 _RESAMPLES = 4000
 _SEED = 20240229
+_FARTHEST_CROSSING = 16
 
 Floats = NDArray[np.float64]
 
@@ -207,7 +208,7 @@ def growth(series: Mapping[int, Samples]) -> Growth | None:
     end = (middles[-1] - middles[-2]) / math.log(lengths[-1] / lengths[-2])
     if not all(_is_resampled(series[length]) for length in lengths):
         return Growth(Estimate(slope), float(end), lengths)
-    drawn = _slope(np.log(lengths), _resampled([series[length] for length in lengths], logs, middles))
+    drawn = _slope(np.log(lengths), _resampled([series[length] for length in lengths], np.random.default_rng(_SEED)))
     low, high = np.quantile(drawn - slope, [_TAIL, 1 - _TAIL]) * _widening(sum(len(values) - 1 for values in logs))
     return Growth(Estimate(slope, slope + min(0.0, float(low)), slope + max(0.0, float(high))), float(end), lengths)
 
@@ -233,9 +234,10 @@ def _slope(x: Floats, y: Floats) -> Floats:
     return np.asarray((y * centred).sum(axis=-1) / (centred**2).sum())
 
 
-def _resampled(series: Sequence[Samples], logs: Sequence[Floats], middles: Floats) -> Floats:
+def _resampled(series: Sequence[Samples], random: np.random.Generator) -> Floats:
     """Logarithms of the median at each length as they might have come out; ``(resamples, lengths)``."""
-    random = np.random.default_rng(_SEED)
+    logs = [np.log([*samples.medians.values()]) for samples in series]
+    middles = [float(np.median(values)) for values in logs]
     deviations = [values - values.mean() for values in logs if len(values) > 1]
     scale = [math.sqrt(len(values) / (len(values) - 1)) for values in deviations]
     pool = np.concatenate([part * factor for part, factor in zip(deviations, scale, strict=True)] or [np.zeros(1)])
@@ -261,3 +263,61 @@ def _resampled_medians(logs: Floats, random: np.random.Generator) -> Floats:
     half = (count + 1) / 2
     ranks = random.beta(half, half, _RESAMPLES) * count
     return np.asarray(np.sort(logs)[np.minimum(ranks.astype(int), count - 1)])
+
+
+# --- crossings ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """The length from which one is faster than another, up to the longest measured or beyond it.
+
+    ``low`` is 0 where it may be faster at every length that was measured, ``high`` infinite where it may never be.
+    ``extrapolated``: the crossing lies beyond what was measured, on the line through the last two lengths.
+    """
+
+    length: float
+    low: float
+    high: float
+    extrapolated: bool
+
+
+def crossing(challenger: Mapping[int, Samples], champion: Mapping[int, Samples]) -> Crossing | None:
+    """Where the challenger passes the champion, with a bootstrap interval.
+
+    None with fewer than two lengths in common, and where it is faster at all of them, or neither is nor draws nearer,
+    or would be only beyond sixteen times the longest.
+    """
+    lengths = [length for length in sorted(challenger) if length in champion]
+    if len(lengths) < 2:  # noqa: PLR2004  # a line has two ends
+        return None
+    sides = [[series[length] for length in lengths] for series in (challenger, champion)]
+    x = np.log(lengths)
+    ours, theirs = (np.array([math.log(median(samples).value) for samples in side]) for side in sides)
+    (place,) = _crossings(x, (ours - theirs)[np.newaxis])
+    if not 0 < place < math.inf:
+        return None
+    low, high = place, place
+    if all(_is_resampled(samples) for side in sides for samples in side):
+        random = np.random.default_rng(_SEED)
+        drawn = _crossings(x, _resampled(sides[0], random) - _resampled(sides[1], random))
+        low, high = np.quantile(drawn, [_TAIL, 1 - _TAIL], method="closest_observation")
+    return Crossing(float(place), float(min(low, place)), float(max(high, place)), bool(place > lengths[-1]))
+
+
+def _crossings(x: Floats, differences: Floats) -> Floats:
+    """Of each row of differences of logarithms over log N, the length from which it stays below zero.
+
+    0 where it always is; infinite where it is not at the end and does not come to be within sixteen times of it.
+    """
+    count = len(x)
+    behind = differences >= 0
+    last = count - 1 - np.argmax(behind[:, ::-1], axis=1)
+    start = np.minimum(last, count - 2)  # at the end, the last step goes on
+    rows = np.arange(len(differences))
+    left, right = differences[rows, start], differences[rows, start + 1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        place = x[start] + left / (left - right) * (x[start + 1] - x[start])
+    ever = behind.any(axis=1)
+    closes = (right < left) & (place <= x[-1] + math.log(_FARTHEST_CROSSING))
+    return np.where(ever, np.where(closes, np.exp(np.minimum(place, 700)), math.inf), 0.0)

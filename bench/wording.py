@@ -45,6 +45,11 @@ def length(count: int) -> str:
     return f"{count // 1024}k" if count >= 1024 and count % 1024 == 0 else str(count)  # noqa: PLR2004  # k
 
 
+def about_length(count: float) -> str:
+    """A length that is only estimated, to two digits: 830, 3.1k, 12k."""
+    return number(count, 2) if count < 1000 else f"{number(count / 1024, 2)}k"  # noqa: PLR2004  # k
+
+
 def lengths(counts: Iterable[int]) -> str:
     """Some lengths, in order: 256, 1k, 2k."""
     return ", ".join(length(count) for count in sorted(set(counts)))

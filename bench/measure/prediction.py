@@ -1,7 +1,7 @@
 """The peak memory of a call before it runs, from the same call on small problems.
 
-Memory is affine in the batch and, once blocks and chunks are full, a polynomial of second degree in the length: so
-three shorter lengths give the polynomial, and batches of one and two the slope in the batch.
+Once blocks and chunks are full, memory is affine in the batch and a polynomial of second degree in the length: so
+three shorter lengths give the polynomial, and two smaller batches the slope in the batch.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bench.measure import work
 from bench.measure.call import Call, Operands
+from bench.traffic import item_bytes, least_traffic_bytes
 
 if TYPE_CHECKING:
     from bench.measure.memory import Profiled
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 _SIXTEENTHS = ((16384, (1, 2, 4)), (8192, (2, 4, 8)), (4096, (4, 8, 12)))
 _LENGTH_STEP = 128
 _WORTH_ROUNDING = 1024
-_BATCHES = (1, 2)
+# A batch of one is a case of its own, in which tensors need no copy and loops hold no item from before; and a batch
+# whose inputs and outputs take this much fills what a variant works on at a time.
+_FEWEST_ITEMS = 2
+_FILLING_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 
 _CAUTION = 4
 _SCORES = {"fwd": 4, "bwd": 8, "fwd_bwd": 8}
@@ -36,10 +39,10 @@ def could_matter(variant: Variant, workload: Workload, available_bytes: int) -> 
 
     The guess is 64 times the inputs and outputs, and N×N matrices for a variant that does not claim linear memory.
     """
-    guess = _TIMES_TRAFFIC * work.least_traffic_bytes(replace(workload, mode="fwd"))
+    guess = _TIMES_TRAFFIC * least_traffic_bytes(replace(workload, mode="fwd"))
     if variant.complexity.memory > 1:
         pairs = workload.batch * workload.heads * workload.query_length * workload.key_length
-        guess += _SCORES[workload.mode] * pairs * max(4, work.item_bytes(workload.dtype))
+        guess += _SCORES[workload.mode] * pairs * max(4, item_bytes(workload.dtype))
     return _CAUTION * guess > available_bytes
 
 
@@ -59,15 +62,23 @@ def predicted_peak_bytes(problem: Problem, weigh: Callable[[Call], Profiled]) ->
 
 def predict(workload: Workload, peak: Callable[[Workload], int]) -> int | None:
     """What ``peak`` would give for ``workload``, from smaller ones; None if there is nothing to make smaller."""
-    batches = _BATCHES if workload.batch > max(_BATCHES) else (workload.batch,)
     lengths = _lengths(workload)
+    batches = _batches(replace(workload, query_length=lengths[0][0], key_length=lengths[0][1]))
     if len(batches) * len(lengths) == 1:
         return None
     peaks = [_at_full_length(replace(workload, batch=batch), lengths, peak) for batch in batches]
-    if len(peaks) == 1:
-        return round(peaks[0])
-    one, two = peaks
-    return round(one + (two - one) * (workload.batch - 1))
+    slope = (peaks[-1] - peaks[0]) / max(1, batches[-1] - batches[0])
+    return round(peaks[-1] + slope * (workload.batch - batches[-1]))
+
+
+def _batches(workload: Workload) -> list[int]:
+    """Two smaller batches, the larger one at most a quarter of the real one where that is enough; or the real one."""
+    if workload.batch <= _FEWEST_ITEMS + 1:
+        return [workload.batch]
+    item = least_traffic_bytes(replace(workload, batch=1, mode="fwd"))
+    filling = -(-_FILLING_BYTES[workload.device.partition(":")[0]] // item)
+    larger = max(_FEWEST_ITEMS + 1, min(workload.batch // 4, filling))
+    return [max(_FEWEST_ITEMS, larger // 2), larger]
 
 
 def _lengths(workload: Workload) -> list[tuple[int, int]]:

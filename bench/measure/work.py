@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from bench.traffic import least_traffic_bytes
 from variants._pattern import Pattern
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
 # By convention the backward counts 2.5 forwards: five matrix products against two.
 _HALVES = {"fwd": 2, "bwd": 5, "fwd_bwd": 7}
-_ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class Roofline(NamedTuple):
@@ -31,26 +31,6 @@ def useful_flops(workload: Workload) -> int:
     """
     pairs = Pattern.of(workload, "cpu").pairs
     return (workload.head_dim + workload.value_dim) * workload.heads * pairs * _HALVES[workload.mode]
-
-
-def least_traffic_bytes(workload: Workload, uses: Collection[Use] = ("query", "key", "value")) -> int:
-    """Bytes that an implementation must move: inputs that it ``uses`` read once, results written once."""
-    query_row, key_row = workload.heads * workload.query_length, workload.kv_heads * workload.key_length
-    elements = {
-        "query": query_row * workload.head_dim,
-        "key": key_row * workload.head_dim,
-        "value": key_row * workload.value_dim,
-    }
-    inputs, output = sum(elements[name] for name in uses), query_row * workload.value_dim
-    forward = inputs + output
-    backward = inputs + 2 * output + inputs  # reads inputs, output and its gradient; writes a gradient for each input
-    moved = {"fwd": forward, "bwd": backward, "fwd_bwd": forward + backward}[workload.mode]
-    return workload.batch * moved * item_bytes(workload.dtype)
-
-
-def item_bytes(dtype: str) -> int:
-    """Bytes of one number."""
-    return _ITEM_BYTES[dtype]
 
 
 def roofline(

@@ -40,6 +40,17 @@ def details(summary: str, body: str) -> str:
     return f"<details>\n<summary>{html(summary)}</summary>\n\n{body}\n\n</details>"
 
 
+def picture(name: str, alt: str) -> str:
+    """``name.svg``, ``name-dark.svg`` on a dark page, as a link to ``name.png``."""
+    described = html(" ".join(alt.split())).replace('"', "&quot;")
+    return (
+        f'<a href="{name}.png"><picture>\n'
+        f'  <source media="(prefers-color-scheme: dark)" srcset="{name}-dark.svg">\n'
+        f'  <img alt="{described}" src="{name}.svg">\n'
+        "</picture></a>"
+    )
+
+
 def html(words: str) -> str:
     """Words inside a tag."""
     return words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -6,67 +6,30 @@ Everything comes from the records alone; the same records give the same bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import jinja2
 
 from bench import wording
-from bench.cells import Cell, Contender, Ground, gather, hosts
+from bench.cells import Cell, Ground, gather, hosts
 from bench.errors import NotComparableError, WrongUsageError
-from bench.record import Host, Record
-from bench.report import gaps, headlines, markdown, plots, repeat, sections, tables, titles, trust
-from bench.report.answer import Answer, answers
-from bench.report.panels import Curve
-from bench.stats import Estimate
+from bench.record import Record
+from bench.report import chapters, markdown, sections, sidebyside, tables, titles
+from bench.report.chapters import GroundPage
 from bench.store import Reading
 
 MARKER = "<!-- attention-bench report -->"
 README = "README.md"
 
-_OURS = re.compile(r"(?:\d+-)?(?:time|memory)-[a-z0-9-]+\.(?:svg|png)|cells\.csv|measurements\.csv")
-_MIB_PER_GIB = 1024**3
+MOST_GROUNDS = 12  # with pages of their own
+MOST_DRAWN, MOST_ALL_DRAWN = 2, 4  # with all pictures; of more, the first two alone
+MOST_ROWS = 20_000  # of measurements.csv; of more, the run files are the better copy
 
-
-@dataclass(frozen=True, slots=True)
-class PictureFile:
-    """A picture as the page refers to it: ``name`` lacks its ending."""
-
-    name: str
-    alt: str
-    picture: plots.Picture
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadPage:
-    """One mask and mode. Everything but the title may be empty."""
-
-    title: str
-    headline: str
-    pictures: Sequence[PictureFile]
-    times: str
-    absent: str
-    folded: Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class GroundPage:
-    """All that stands on one ground."""
-
-    number: int
-    title: str
-    answers: str
-    workloads: Sequence[WorkloadPage]
-    cells: int
-    missing: int
-    gaps: str
-    unspoken: int
-    warnings: Sequence[str]
-    environment: str
-    notes: str
-    dispatched: str
+_OURS = re.compile(
+    r"(?:\d+-)?(?:(?:time|memory)-[a-z0-9-]+|(?:speedup|front|phases|passes|holds|roofline|maps)(?:-\d+)?(?:-dark)?)"
+    r"\.(?:svg|png)|cells\.csv|measurements\.csv|report\.json"
+)
 
 
 def write(reading: Reading, out: Path, *, baseline: str | None = None) -> Path:
@@ -89,13 +52,12 @@ def write(reading: Reading, out: Path, *, baseline: str | None = None) -> Path:
     files = {
         README: _readme(pages, reading, gathered).encode(),
         "cells.csv": tables.as_csv(tables.cells_frame(gathered, over)),
-        "measurements.csv": tables.as_csv(tables.records_frame(reading.records)),
     }
+    if len(reading.records) <= MOST_ROWS:
+        files["measurements.csv"] = tables.as_csv(tables.records_frame(reading.records))
     for page in pages:
-        for workload in page.workloads:
-            for file in workload.pictures:
-                files[f"{file.name}.svg"] = file.picture.svg
-                files[f"{file.name}.png"] = file.picture.png
+        for file in page.pictures:
+            files |= file.files
     _put(out, files)
     return out / README
 
@@ -125,7 +87,7 @@ def _pages(gathered: Mapping[Ground, Sequence[Cell]], records: Iterable[Record],
     machines = {(host.fingerprint, host.device_name): host for host in hosts(records)}
     names = [markdown.text(title) for title in titles.titles(list(gathered))]
     return [
-        _page(
+        chapters.page(
             ground,
             cells,
             machines[ground.fingerprint, ground.device_name],
@@ -133,127 +95,11 @@ def _pages(gathered: Mapping[Ground, Sequence[Cell]], records: Iterable[Record],
             number=number,
             title=names[number - 1],
             prefix=f"{number}-" if len(gathered) > 1 else "",
+            is_drawn=number <= MOST_DRAWN or len(gathered) <= MOST_ALL_DRAWN,
         )
         for number, (ground, cells) in enumerate(gathered.items(), start=1)
+        if number <= MOST_GROUNDS
     ]
-
-
-def _page(
-    ground: Ground, cells: Sequence[Cell], host: Host, over: str | None, *, number: int, title: str, prefix: str
-) -> GroundPage:
-    answered: dict[tuple[str, str], list[Answer]] = {}
-    workloads = []
-    slugs: set[str] = set()
-    for (mask, mode), group in groupby(cells, key=lambda cell: (cell.mask, cell.mode)):
-        members = list(group)
-        if not any(cell.samples or cell.peak_bytes or cell.status == "measured" for cell in members):
-            continue
-        found = answers(members)
-        if any(answer.exact or answer.approximate for answer in found):
-            answered[mask, mode] = found
-        slug = _unused(f"{wording.slug(mask)}-{wording.slug(mode)}", slugs)
-        workloads.append(_workload(ground, members, found, host, over, names=(prefix, slug)))
-    missing = gaps.gaps(cells)
-    return GroundPage(
-        number=number,
-        title=title,
-        answers=sections.answers(answered) if answered else "",
-        workloads=workloads,
-        cells=len(cells),
-        missing=sum(cell.status != "measured" for cell in cells),
-        gaps=sections.gaps(missing),
-        unspoken=gaps.unspoken(cells),
-        warnings=[markdown.text(warning) for warning in trust.warnings(ground, cells, host)],
-        environment=markdown.table(
-            ["property", "value"],
-            [[fact, markdown.text(value)] for fact, value in trust.environment(ground, cells, host)],
-            left=2,
-        ),
-        notes=sections.notes(trust.notes(cells)),
-        dispatched="\n".join(
-            f"- {markdown.code(label)}: {', '.join(map(markdown.code, names))}"
-            for label, names in trust.dispatched(cells)
-            if names
-        ),
-    )
-
-
-def _unused(slug: str, used: set[str]) -> str:
-    """The slug, with a number if another mask has the same."""
-    candidate, number = slug, 1
-    while candidate in used:
-        number += 1
-        candidate = f"{slug}-{number}"
-    used.add(candidate)
-    return candidate
-
-
-def _workload(
-    ground: Ground,
-    cells: Sequence[Cell],
-    found: Sequence[Answer],
-    host: Host,
-    over: str | None,
-    *,
-    names: tuple[str, str],
-) -> WorkloadPage:
-    title = f"{cells[0].mask}, {cells[0].mode}"
-    timed = any(answer.exact or answer.approximate for answer in found)
-    folded = [
-        (f"Speed-up over {over}", sections.speedups(cells, over)),
-        ("Median time with a warm cache, and replayed from a CUDA graph", sections.other_clocks(cells)),
-        ("Peak memory", sections.memory(cells)),
-        ("Fidelity to exact attention", sections.fidelities(cells)),
-        ("Error against its own formula in float64, and what rounding explains", sections.own_errors(cells)),
-        ("Growth with the length: fitted and claimed exponents", sections.growth(cells)),
-        ("Set-up, done once: building, compiling, first call", sections.setups(cells)),
-        ("Share of the roofline", sections.rates(cells)),
-        ("The command that repeats this", markdown.console([repeat.command(ground, cells)])),
-    ]
-    absent = _absent(cells)
-    return WorkloadPage(
-        title=markdown.text(title),
-        headline=headlines.headline(found, tables.speedups(cells, over), over) if timed else "",
-        pictures=list(_pictures(ground, cells, host, title, names)),
-        times=sections.times(cells, found),
-        absent=", ".join(sections.name(contender) for contender in absent),
-        folded=[(summary, table) for summary, table in folded if table],
-    )
-
-
-def _absent(cells: Iterable[Cell]) -> list[Contender]:
-    """Contenders without a time at any length."""
-    timed = {cell.contender: False for cell in cells}
-    for cell in cells:
-        timed[cell.contender] |= cell.seconds is not None
-    return [contender for contender, has in timed.items() if not has]
-
-
-def _pictures(
-    ground: Ground, cells: Sequence[Cell], host: Host, title: str, names: tuple[str, str]
-) -> Iterator[PictureFile]:
-    prefix, slug = names
-    axis = titles.axis(ground)
-    limit = host.gpu_memory_bytes if ground.device == "cuda" else (host.memory_gib or 0) * _MIB_PER_GIB or None
-    drawn = {
-        "time": (plots.TIME, {cell: cell.seconds for cell in cells if cell.seconds is not None}),
-        "memory": (
-            plots.memory(limit, "memory of the device" if ground.device == "cuda" else "memory of the machine"),
-            {cell: Estimate(cell.peak_bytes) for cell in cells if cell.peak_bytes},
-        ),
-    }
-    for name, (quantity, values) in drawn.items():
-        picture = plots.draw(_curves(values), quantity, f"{name.capitalize()} · {title}", axis)
-        if picture is not None:
-            alt = f"{name.capitalize()} of a call against the {axis}, {markdown.text(title)}"
-            yield PictureFile(f"{prefix}{name}-{slug}", alt, picture)
-
-
-def _curves(values: Mapping[Cell, Estimate]) -> list[Curve]:
-    points: dict[Contender, dict[int, Estimate]] = {}
-    for cell, estimate in values.items():
-        points.setdefault(cell.contender, {})[cell.length] = estimate
-    return [Curve(contender, found) for contender, found in points.items()]
 
 
 # --- the page -------------------------------------------------------------------------------------------------
@@ -273,7 +119,8 @@ def _readme(pages: Sequence[GroundPage], reading: Reading, gathered: Mapping[Gro
         title=_headline_title(gathered),
         summary=_summary(gathered, reading.records),
         problems=[*map(markdown.text, map(_without_folder, reading.problems)), *_skipped(reading.skipped)],
-        apart=_apart(pages),
+        apart=_apart(pages, len(gathered) - len(pages)),
+        beside=sidebyside.section(gathered),
         timed=any(page.answers for page in pages),
         checked=any(page.missing < page.cells for page in pages),
         contenders=sections.contenders({cell.contender for cells in gathered.values() for cell in cells}),
@@ -281,6 +128,9 @@ def _readme(pages: Sequence[GroundPage], reading: Reading, gathered: Mapping[Gro
         grounds=pages,
         details=markdown.details,
         commands=_commands(reading.records),
+        rows=len(reading.records),
+        most_rows=MOST_ROWS,
+        further=len(gathered) - len(pages),
     )
     return re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"
 
@@ -303,11 +153,15 @@ def _summary(gathered: Mapping[Ground, Sequence[Cell]], records: Sequence[Record
     return f"{wording.counted(len(variants), 'variant')} · {masks} · {modes} · lengths {lengths} · {counted}{when}"
 
 
-def _apart(pages: Sequence[GroundPage]) -> str:
-    if len(pages) == 1:
+def _apart(pages: Sequence[GroundPage], further: int) -> str:
+    if len(pages) == 1 and not further:
         return ""
     titles = "; ".join(f"{page.number}. {page.title}" for page in pages)
-    return f"Figures of these {len(pages)} parts cannot be compared with each other: {titles}."
+    more = f"; and {further} more, which have rows in cells.csv alone" if further else ""
+    return (
+        f"What stands in these {len(pages) + further} parts was not measured alike, and [differs in more than the "
+        f"variant](#side-by-side): {titles}{more}."
+    )
 
 
 def _without_folder(problem: str) -> str:

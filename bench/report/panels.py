@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from bench import wording
+from bench.report.colours import FAINT, GRID, INK, PAPER, SHADE
 from bench.report.labels import LINE_INCHES, shown, spread
 from bench.report.styles import Style, style
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from bench.cells import Contender
     from bench.stats import Estimate
 
-INK, _FAINT, _GRID, _SHADE = "#222222", "#9a9a9a", "#e6e6e6", "#c8c8c8"
 MARGIN_INCHES = 0.30  # between a panel and the names beside it
 
 _FEW_DECADES = 800
@@ -69,7 +69,7 @@ def panel(
     _slopes(axes, curves, None if limit is None else limit[0])
     if beside.points:
         x, y = list(beside.points), list(beside.points.values())
-        axes.plot(x, y, color=_SHADE, linewidth=5, zorder=1.5, solid_capstyle="round")
+        axes.plot(x, y, color=SHADE, linewidth=5, zorder=1.5, solid_capstyle="round")
     for curve in curves:
         _curve(axes, curve)
     _name_ends(axes, curves, beside, *inches)
@@ -84,9 +84,9 @@ def plain(axis: Axis, base: int, limits: tuple[float, float], tick: Callable[[fl
     axis.set_major_locator(LogLocator(base=base, subs=steps, numticks=most))
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     axis.set_minor_locator(NullLocator())
-    axes.grid(visible=True, color=_GRID, linewidth=0.7)
+    axes.grid(visible=True, color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
-    axes.tick_params(color=_FAINT, labelcolor=INK, length=3)
+    axes.tick_params(color=FAINT, labelcolor=INK, length=3)
 
 
 def ticks(lengths: Sequence[int]) -> list[int]:
@@ -117,7 +117,7 @@ def _slopes(axes: Axes, curves: Sequence[Curve], limit: float | None) -> None:
     x, y = (0.96 - run, 0.04) if under >= over else (0.04, 0.93 - 2 * aspect * run)
     for power, name in ((1, "N"), (2, "N²")):
         end = y + power * aspect * run
-        of_axes: dict[str, Any] = {"transform": axes.transAxes, "color": _FAINT, "zorder": 1}
+        of_axes: dict[str, Any] = {"transform": axes.transAxes, "color": FAINT, "zorder": 1}
         axes.plot([x, x + run], [y, end], linewidth=1.0, linestyle=_DOTTED, **of_axes)
         axes.text(x + run + 0.008, end, name, fontsize=7.5, va="center", **of_axes)
 
@@ -139,7 +139,7 @@ def _curve(axes: Axes, curve: Curve) -> None:
 
 def look_of(look: Style) -> dict[str, Any]:
     """The style as matplotlib's arguments, without the line."""
-    face = "white" if look.is_open else look.colour
+    face = PAPER if look.is_open else look.colour
     size = 8.0 if look.marker == "*" else 5.5
     return {"color": look.colour, "marker": look.marker, "markersize": size, "markerfacecolor": face}
 
@@ -148,8 +148,8 @@ def look_of(look: Style) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
-    """Where a line ends, in fractions of the axes; the height at which its name is ``wanted``; and the name."""
+class End:
+    """A point to be named, in fractions of the axes; the height at which its name is ``wanted``; and the name."""
 
     x: float
     y: float
@@ -157,47 +157,55 @@ class _End:
     name: str
     look: Style | None
     is_early: bool = False
+    is_faint: bool = False
 
 
 def _name_ends(axes: Axes, curves: Sequence[Curve], beside: Reference, width: float, height: float) -> None:
-    """Names at the right, spread so that none covers another, each tied to the end of its line."""
+    """Each curve at its end."""
     latest = max(max(curve.points) for curve in curves)
     ends = [_end(axes, curve, latest) for curve in curves]
     if beside.points:
-        x, y = _within(axes, *list(beside.points.items())[-1])
-        ends.append(_End(x, y, y, beside.name, None))
-    ends.sort(key=lambda end: (end.wanted, end.name))
+        x, y = within(axes, *list(beside.points.items())[-1])
+        ends.append(End(x, y, y, beside.name, None))
+    name_beside(axes, ends, width, height)
+
+
+def name_beside(axes: Axes, ends: Sequence[End], width: float, height: float) -> None:
+    """Names at the right, spread so that none covers another, each tied to what it names; sizes in inches."""
+    ends = sorted(ends, key=lambda end: (end.wanted, end.name))
     heights = spread([end.wanted for end in ends], LINE_INCHES / height, 0.0, 1.0)
     marker, words, half = 1 + MARGIN_INCHES / width, 1 + (MARGIN_INCHES + 0.1) / width, 0.05 / width
     of_axes: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
     for end, y in zip(ends, heights, strict=True):
-        colour = end.look.colour if end.look else _FAINT
+        colour = end.look.colour if end.look else FAINT
         line = _DOTTED if end.is_early else "-"
-        axes.plot([end.x, marker - half], [end.y, y], color=colour, linewidth=0.6, linestyle=line, alpha=0.7,
+        faint = 0.35 if end.is_faint else 1.0
+        axes.plot([end.x, marker - half], [end.y, y], color=colour, linewidth=0.6, linestyle=line, alpha=0.7 * faint,
                   zorder=2, **of_axes)  # fmt: skip
         if end.look:
-            axes.plot([marker], [y], **look_of(end.look), **of_axes)
+            axes.plot([marker], [y], **look_of(end.look), alpha=faint, **of_axes)
         else:
-            axes.plot([marker - half, marker + half], [y, y], color=_SHADE, linewidth=5, solid_capstyle="round",
+            axes.plot([marker - half, marker + half], [y, y], color=SHADE, linewidth=5, solid_capstyle="round",
                       **of_axes)  # fmt: skip
-        axes.text(words, y, end.name, va="center", fontsize=8.5, color=INK, **of_axes)
+        ink = FAINT if end.is_faint else INK
+        axes.text(words, y, end.name, va="center", fontsize=8.5, color=ink, **of_axes)
 
 
-def _end(axes: Axes, curve: Curve, latest: int) -> _End:
+def _end(axes: Axes, curve: Curve, latest: int) -> End:
     """A line that ends before the others is named, with its last length, where it was heading."""
     *before, last = sorted(curve.points)
-    x, y = _within(axes, last, curve.points[last].value)
+    x, y = within(axes, last, curve.points[last].value)
     name, look = shown(curve.contender.label), style(curve.contender)
     if last == latest:
-        return _End(x, y, y, name, look)
+        return End(x, y, y, name, look)
     wanted = y
     if before:
-        x_before, y_before = _within(axes, before[-1], curve.points[before[-1]].value)
+        x_before, y_before = within(axes, before[-1], curve.points[before[-1]].value)
         wanted += (y - y_before) / (x - x_before) * (1 - x)
-    return _End(x, y, wanted, f"{name}, to {wording.length(last)}", look, is_early=True)
+    return End(x, y, wanted, f"{name}, to {wording.length(last)}", look, is_early=True)
 
 
-def _within(axes: Axes, length: float, value: float) -> tuple[float, float]:
+def within(axes: Axes, length: float, value: float) -> tuple[float, float]:
     """A point in fractions of the axes."""
     x, y = axes.transAxes.inverted().transform(axes.transData.transform((length, value)))
     return float(x), float(y)

@@ -1,43 +1,28 @@
 """Pictures of one workload: time and memory against the length, log-log, or as dots where there is one length.
 
 Exact and approximate attention have a panel each, on the same scale; the best of the exact ones is drawn through the
-approximate panel for comparison. Lines are named at their ends. Matplotlib's object-oriented interface alone, so that
-nothing global changes; the same cells give the same bytes.
+approximate panel for comparison. Lines are named at their ends.
 """
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
 from bench import wording
-from bench.report.labels import CHARACTER_INCHES, FONT, LINE_INCHES, shown
-from bench.report.panels import INK, MARGIN_INCHES, Curve, Reference, look_of, panel, plain
+from bench.report.canvas import TITLE_INCHES, Picture, picture
+from bench.report.colours import INK
+from bench.report.labels import CHARACTER_INCHES, LINE_INCHES, shown
+from bench.report.panels import MARGIN_INCHES, Curve, Reference, look_of, panel, plain
 from bench.report.styles import style
 
-_RC: dict[str, Any] = {
-    "font.family": FONT,
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.8,
-    "axes.unicode_minus": False,
-    "svg.hashsalt": "attention-bench",
-    "svg.fonttype": "path",
-    "path.simplify": False,
-    "text.parse_math": False,
-}
-_PIXELS_PER_INCH = 130
-
 # Inches.
-_LEFT, _AXES, _TITLE, _PANEL_TITLE, _BOTTOM = 1.05, 3.1, 0.46, 0.22, 0.55
+_LEFT, _AXES, _PANEL_TITLE, _BOTTOM = 1.05, 3.1, 0.22, 0.55
 _LEAST_HEIGHT = 2.7
 _ROW = 0.24
 
@@ -60,7 +45,9 @@ class Quantity:
     limit_name: str = ""
 
 
-def _tick_of(scales: Sequence[tuple[float, str]]) -> Callable[[float], str]:
+def tick_of(scales: Sequence[tuple[float, str]]) -> Callable[[float], str]:
+    """How values on an axis are written, in units of the largest scale that they reach."""
+
     def tick(value: float) -> str:
         scale, unit = next((pair for pair in scales if value >= 0.999 * pair[0]), scales[-1])
         return f"{value / scale:.3g} {unit}"
@@ -68,24 +55,16 @@ def _tick_of(scales: Sequence[tuple[float, str]]) -> Callable[[float], str]:
     return tick
 
 
-_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-_SIZES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+SIZES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
-TIME = Quantity("median time of a call", _tick_of(_TIMES), wording.duration, 10, "fastest exact")
+TIME = Quantity("median time of a call", tick_of(TIMES), wording.duration, 10, "fastest exact")
 
 
 def memory(limit_bytes: float | None = None, limit_name: str = "") -> Quantity:
     """Peak memory, with the device's as a limit."""
-    size = _tick_of(_SIZES)
+    size = tick_of(SIZES)
     return Quantity("peak memory of a call", size, size, 2, "least exact", limit_bytes, limit_name)
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """One drawing in both formats."""
-
-    svg: bytes
-    png: bytes
 
 
 def draw(curves: Sequence[Curve], quantity: Quantity, title: str, axis: str = "length N") -> Picture | None:
@@ -94,22 +73,9 @@ def draw(curves: Sequence[Curve], quantity: Quantity, title: str, axis: str = "l
     lengths = sorted({length for curve in curves for length in curve.points})
     if not lengths:
         return None
-    with mpl.rc_context(_RC):  # type: ignore[arg-type]  # its keys are a literal of hundreds
-        if len(lengths) > 1:
-            figure = _lines(curves, quantity, lengths, axis)
-        else:
-            title = f"{title} · {axis} = {wording.length(lengths[0])}"
-            figure = _dots(curves, quantity)
-        x, y = 0.12 / figure.get_figwidth(), 1 - 0.2 / figure.get_figheight()
-        figure.text(x, y, title, fontsize=10.5, fontweight="bold", color=INK, va="center")
-        return Picture(_rendered(figure, "svg"), _rendered(figure, "png"))
-
-
-def _rendered(figure: Figure, form: Literal["svg", "png"]) -> bytes:
-    metadata = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=form, dpi=_PIXELS_PER_INCH, facecolor="white", metadata=metadata)
-    return buffer.getvalue()
+    if len(lengths) > 1:
+        return picture(lambda: _lines(curves, quantity, lengths, axis), title)
+    return picture(lambda: _dots(curves, quantity), f"{title} · {axis} = {wording.length(lengths[0])}")
 
 
 def _limits(curves: Iterable[Curve], quantity: Quantity) -> tuple[float, float]:
@@ -136,7 +102,7 @@ def _lines(curves: Sequence[Curve], quantity: Quantity, lengths: Sequence[int], 
     axes_width = _AXES if len(groups) > 1 else 1.6 * _AXES
     widths = [_LEFT + axes_width + MARGIN_INCHES + _longest(members, quantity) for _, members in groups]
     height = max(_LEAST_HEIGHT, (max(len(members) for _, members in groups) + 2) * LINE_INCHES)
-    top = _TITLE + _PANEL_TITLE * any(name for name, _ in groups)
+    top = TITLE_INCHES + _PANEL_TITLE * any(name for name, _ in groups)
     width, total = sum(widths), top + height + _BOTTOM
     figure = Figure(figsize=(width, total))
     limits = _limits(curves, quantity)
@@ -187,7 +153,7 @@ def _dots(curves: Sequence[Curve], quantity: Quantity) -> Figure:
     rows = sorted(curves, key=lambda curve: (-next(iter(curve.points.values())).value, curve.contender.order))
     names = max(len(shown(curve.contender.label)) for curve in rows) * CHARACTER_INCHES + 0.3
     height, axes_width = (len(rows) + 0.6) * _ROW, 5.2
-    width, total = names + axes_width + 1.1, _TITLE + height + _BOTTOM
+    width, total = names + axes_width + 1.1, TITLE_INCHES + height + _BOTTOM
     figure = Figure(figsize=(width, total))
     axes = figure.add_axes((names / width, _BOTTOM / total, axes_width / width, height / total))
     limits = _limits(rows, quantity)

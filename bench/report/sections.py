@@ -10,7 +10,7 @@ from bench.cells import Cell, Contender
 from bench.report import markdown, tables
 from bench.report.answer import Answer, Pick
 from bench.report.gaps import STATUSES, Gap
-from bench.stats import Growth
+from bench.stats import Estimate, Growth
 
 _MOST_LENGTHS = 6  # columns of a table
 _MOST_RIVALS = 2
@@ -104,6 +104,8 @@ def _approximate(answer: Answer | None) -> str:
 
 def _picked(pick: Pick) -> list[str]:
     lines = [markdown.code(pick.cell.contender.label), wording.time(pick.seconds)]
+    if pick.cell.peak_bytes is not None:
+        lines.append(f"{wording.mebibytes(pick.cell.peak_bytes)} MiB")
     if pick.rivals:
         lines.append(f"within noise of {rivals(pick)}")
     return lines
@@ -138,9 +140,8 @@ def times(cells: Sequence[Cell], found: Iterable[Answer]) -> str:
     return by_length("median time", cells, written)
 
 
-def speedups(cells: Sequence[Cell], over: str | None) -> str:
+def speedups(cells: Sequence[Cell], found: Mapping[Cell, Estimate], over: str | None) -> str:
     """How many times faster than the baseline."""
-    found = tables.speedups(cells, over)
     others = [cell for cell in cells if cell.contender.label != over]
     return by_length("speed-up", others, lambda cell: wording.times(found[cell]) if cell in found else None)
 

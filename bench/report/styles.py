@@ -10,6 +10,24 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from bench.report.colours import (
+    BLACK,
+    BLUE,
+    BROWN,
+    GREEN,
+    GREY,
+    LEAF,
+    LILAC,
+    OLIVE,
+    ORANGE,
+    PINK,
+    PURPLE,
+    SKY,
+    TEAL,
+    VERMILION,
+    WINE,
+)
+
 if TYPE_CHECKING:
     from bench.cells import Contender
 
@@ -26,37 +44,48 @@ class Style:
     is_open: bool = False
 
 
-_BLACK, _GREY, _BLUE, _SKY, _TEAL = "#000000", "#7f7f7f", "#0072b2", "#56b4e9", "#00a0a0"
-_GREEN, _LEAF, _ORANGE, _BROWN, _VERMILION = "#117733", "#5aae61", "#e69f00", "#994f00", "#d55e00"
-_PURPLE, _LILAC, _WINE = "#762a83", "#af8dc3", "#882255"
-
 _STYLES = {
-    "naive_sdpa": Style(_BLACK, "o"),
-    "chunked_mha": Style(_VERMILION, "s"),
-    "sdpa_math": Style(_GREY, "v", "--"),
-    "sdpa_flash": Style(_BLUE, "^"),
-    "sdpa_efficient": Style(_SKY, "D", "-."),
-    "sdpa_cudnn": Style(_WINE, "P", "--"),
-    "sdpa_auto": Style(_SKY, "x", ":"),
-    "flex": Style(_GREEN, "*"),
-    "xformers": Style(_LILAC, "X", "-."),
-    "linformer": Style(_ORANGE, "o"),
-    "linformer_pytorch": Style(_BROWN, "s", "--"),
-    "reformer_lsh": Style(_PURPLE, "^"),
-    "reformer_pytorch": Style(_LILAC, "v", "--"),
-    "bigbird": Style(_GREEN, "D"),
-    "flex_bigbird": Style(_LEAF, "P", "--"),
-    "uniform": Style(_GREY, "d", ":"),
+    "naive_sdpa": Style(BLACK, "o"),
+    "chunked_mha": Style(VERMILION, "s"),
+    "sdpa_math": Style(GREY, "v", "--"),
+    "sdpa_flash": Style(BLUE, "^"),
+    "sdpa_efficient": Style(SKY, "D", "-."),
+    "sdpa_cudnn": Style(WINE, "P", "--"),
+    "sdpa_auto": Style(SKY, "x", ":"),
+    "flex": Style(GREEN, "*"),
+    "xformers": Style(LILAC, "X", "-."),
+    "flash_attn": Style(PURPLE, "p"),
+    "sdpa_expanded_kv": Style(BROWN, "H", "--"),
+    "linformer": Style(ORANGE, "o"),
+    "linformer_pytorch": Style(BROWN, "s", "--"),
+    "nystrom": Style(ORANGE, "h"),
+    "nystrom_attention": Style(BROWN, "H", "--"),
+    "reformer_lsh": Style(PURPLE, "^"),
+    "reformer_pytorch": Style(LILAC, "v", "--"),
+    "bigbird": Style(GREEN, "D"),
+    "flex_bigbird": Style(LEAF, "P", "--"),
+    "local": Style(GREEN, "<", "-."),
+    "flex_local": Style(LEAF, ">", "--"),
+    "topk": Style(GREEN, "X", ":"),
+    "performer": Style(TEAL, "*"),
+    "performer_pytorch": Style(SKY, "p", "--"),
+    "linear_attention": Style(TEAL, "s", "-."),
+    "fast_weight": Style(BLUE, "8"),
+    "uniform": Style(GREY, "d", ":"),
 }
 
 _FAMILIES = {
-    "exact": (_BLUE, _VERMILION, _BLACK, _WINE),
-    "sparse": (_GREEN, _LEAF),
-    "low_rank": (_ORANGE, _BROWN),
-    "hashing": (_PURPLE, _LILAC),
-    "floor": (_GREY,),
+    "exact": (BLUE, VERMILION, BLACK, WINE),
+    "sparse": (GREEN, LEAF),
+    "low_rank": (ORANGE, BROWN),
+    "hashing": (PURPLE, LILAC),
+    "kernel": (TEAL, SKY),
+    "recurrent": (BLUE,),
+    "positional": (PINK,),
+    "scoring": (OLIVE,),
+    "floor": (GREY,),
 }
-_OTHERS = (_BLUE, _SKY, _TEAL, _VERMILION, _WINE)
+_OTHERS = (BLUE, SKY, TEAL, VERMILION, WINE)
 _MARKERS = ("h", "p", "<", ">", "8", "H")
 _LINES: tuple[Line, ...] = ("-", "--", "-.", ":")
 

@@ -10,10 +10,10 @@ import msgspec
 import torch
 
 import variants
+from bench import traffic
 from bench.errors import WrongUsageError
 from bench.machine import host
-from bench.measure import work
-from bench.measure.case import check, measure, time_again
+from bench.measure.case import check, measure, time_in_turns
 from bench.measure.ceilings import measure_ceilings
 from bench.record import Host, Settings, Source
 from variants import VariantError
@@ -27,7 +27,7 @@ __all__ = [
     "measure",
     "prepare",
     "probe",
-    "time_again",
+    "time_in_turns",
     "variant",
 ]
 
@@ -94,4 +94,4 @@ def probe(device: str, dtypes: Sequence[str], settings: Settings) -> tuple[Host,
 
 def least_traffic_bytes(workload: Workload) -> int:
     """Bytes that any implementation of the workload must move."""
-    return work.least_traffic_bytes(workload)
+    return traffic.least_traffic_bytes(workload)

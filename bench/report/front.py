@@ -1,0 +1,144 @@
+"""Speed against fidelity: a panel a workload, at the length at which most approximations were measured.
+
+What is neither closer to exact attention nor faster than something else is faint; a line joins the rest. Beyond the
+error of the plain mean of the values, nothing is gained by looking at keys at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from bench import wording
+from bench.report import colours
+from bench.report.canvas import TITLE_INCHES, Picture, picture
+from bench.report.labels import CHARACTER_INCHES, LINE_INCHES, shown
+from bench.report.panels import MARGIN_INCHES, End, look_of, name_beside, within
+from bench.report.styles import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from bench.cells import Cell
+
+_LEFT, _AXES, _HEAD, _BOTTOM, _LEAST_HEIGHT = 0.85, 2.9, 0.3, 0.55, 2.5
+_COLUMNS, _MOST_PANELS = 2, 6
+_FARTHEST = 3.0  # relative errors beyond are drawn there
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Cells of one workload and length with their error and speed; those that nothing dominates, by error."""
+
+    title: str
+    points: Mapping[Cell, tuple[float, float]]
+    best: Sequence[Cell]
+    floor: float | None
+
+    @property
+    def named(self) -> Sequence[Cell]:
+        """All but the slower ones of the exact."""
+        return [cell for cell in self.points if cell in self.best or not cell.contender.exact]
+
+
+def front(cells: Sequence[Cell]) -> Front | None:
+    """Of one workload; None where no approximation has both a time and a fidelity.
+
+    The speed is over the fastest exact one at that length, or the slowest of all where there is none.
+    """
+    told = [cell for cell in cells if cell.seconds and (cell.contender.exact or cell.relative_error is not None)]
+    counts = Counter(cell.length for cell in told if not cell.contender.exact and not cell.contender.is_floor)
+    if not counts:
+        return None
+    length = max(counts, key=lambda length: (counts[length], length))
+    told = [cell for cell in told if cell.length == length]
+    seconds = {cell: cell.seconds.value for cell in told if cell.seconds}
+    exact = [seconds[cell] for cell in told if cell.contender.exact]
+    unit = min(exact) if exact else max(seconds.values())
+    points = {
+        cell: (0.0 if cell.contender.exact else cell.relative_error or 0.0, unit / seconds[cell])
+        for cell in told
+        if not cell.contender.is_floor
+    }
+    best = [cell for cell in points if not any(_beats(points[other], points[cell]) for other in points)]
+    best.sort(key=lambda cell: (points[cell], cell.contender.order))
+    floors = [cell.relative_error for cell in told if cell.contender.is_floor and cell.relative_error is not None]
+    mask, mode = cells[0].mask, cells[0].mode
+    return Front(f"{shown(mask)}, {mode}, N = {wording.length(length)}", points, best, min(floors, default=None))
+
+
+def _beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    """Faster, and no further from exact attention but for a hundredth."""
+    return one[1] > other[1] and one[0] <= 1.01 * other[0]
+
+
+def draw(fronts: Sequence[Front]) -> Picture | None:
+    """A panel for each of the first six."""
+    fronts = fronts[:_MOST_PANELS]
+    if not fronts:
+        return None
+    return picture(partial(_figure, fronts), "Speed against fidelity: upper left is best")
+
+
+def _figure(fronts: Sequence[Front]) -> Figure:
+    columns = min(_COLUMNS, len(fronts))
+    rows = math.ceil(len(fronts) / columns)
+    names = max(len(shown(cell.contender.label)) for found in fronts for cell in found.named) * CHARACTER_INCHES + 0.25
+    column = _LEFT + _AXES + MARGIN_INCHES + names
+    height = max(_LEAST_HEIGHT, (max(len(found.named) for found in fronts) + 1) * LINE_INCHES)
+    row = _HEAD + height + _BOTTOM
+    width, total = columns * column, TITLE_INCHES + rows * row
+    figure = Figure(figsize=(width, total))
+    for number, found in enumerate(fronts):
+        down, across = divmod(number, columns)
+        left, bottom = across * column + _LEFT, total - TITLE_INCHES - (down + 1) * row + _BOTTOM
+        axes = figure.add_axes((left / width, bottom / total, _AXES / width, height / total))
+        _panel(axes, found, height)
+    return figure
+
+
+def _panel(axes: Axes, found: Front, height: float) -> None:
+    speeds = [speed for _, speed in found.points.values()]
+    errors = [min(error, _FARTHEST) for error, _ in found.points.values()]
+    furthest = max([*errors, 0.5, found.floor or 0.0]) * 1.08
+    axes.set_title(found.title, loc="left", fontsize=9)
+    axes.set_xlim(-0.05 * furthest, furthest)
+    axes.set_yscale("log", base=2)
+    room = max((max(speeds) / min(speeds)) ** 0.06, 1.2)
+    axes.set_ylim(min(speeds) / room, max(speeds) * room)
+    axes.set_xlabel("relative error to exact attention")
+    axes.set_ylabel("times as fast as the fastest exact")
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: "exact" if value == 0 else f"{value:g}"))
+    low, high = axes.get_ylim()
+    if high / low > 4:  # noqa: PLR2004  # two powers of two
+        axes.yaxis.set_major_locator(LogLocator(base=2, numticks=8))
+    else:
+        axes.yaxis.set_major_locator(FixedLocator([0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}×"))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.grid(visible=True, color=colours.GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    if found.floor is not None:
+        axes.axvspan(min(found.floor, furthest), furthest, color=colours.GRID, alpha=0.6, linewidth=0, zorder=0)
+        axes.text(found.floor, low, " no closer than the mean of the values", rotation=90, fontsize=7,
+                  color=colours.FAINT, va="bottom", ha="left", zorder=1)  # fmt: skip
+    corners = [(min(found.points[cell][0], _FARTHEST), found.points[cell][1]) for cell in found.best]
+    axes.step(*zip(*corners, strict=True), where="post", color=colours.SHADE, linewidth=3, zorder=1.5)
+    ends = []
+    for cell, (error, speed) in found.points.items():
+        is_best = cell in found.best
+        look = style(cell.contender)
+        at = min(error, _FARTHEST), speed
+        axes.plot(*([value] for value in at), **look_of(look), alpha=1.0 if is_best else 0.35, zorder=3)
+        if cell in found.named:
+            x, y = within(axes, *at)
+            ends.append(End(x, y, y, shown(cell.contender.label), look, is_faint=not is_best))
+    name_beside(axes, ends, _AXES, height)
