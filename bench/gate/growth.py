@@ -23,6 +23,8 @@ from bench.gate.policy import DEFAULT, Policy
 from bench.record import Case
 
 _FEWEST_LENGTHS = 3
+# Of the probability that identical code fails a job: exponents may add little to that of single times.
+_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def _times(series: Sequence[Sequence[_Point]], policy: Policy, today: dt.date) -
     adjusted = holm([change.p_above(policy.exponent_margin) for _, change in changes])
     for (points, change), p in zip(changes, adjusted, strict=True):
         longest = points[-1].time.mean
-        if p <= policy.significance and longest is not None and longest.value > 0:
+        if p <= policy.significance * _SHARE and longest is not None and longest.value > 0:
             low, high = change.interval(policy.confidence)
             lengths = wording.lengths(point.length for point in points)
             said = f"{change.value:+.3f} [{low:+.3f}, {high:+.3f}] over {lengths}"

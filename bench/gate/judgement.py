@@ -125,7 +125,9 @@ def judge_timed(
     neither = sum(
         cell.base.status is not None and not (cell.base.is_measured or cell.head.is_measured) for cell, _ in cells
     )
+    idle = policy.idle([cell.case for cell, _ in cells])
     left_out = [
+        *(f"a rule of the policy applies to no case here: {where}" for where in idle),
         *([f"{wording.counted(only_head, 'case')} only in head: not compared"] if only_head else []),
         *([f"{wording.counted(neither, 'case')} measured on neither side"] if neither else []),
     ]

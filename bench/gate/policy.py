@@ -6,7 +6,7 @@ Shares are written as ``"3%"`` or as 0.03, never as 3, so that none is divided b
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -79,7 +79,8 @@ class Policy:
 
     ``margin``: what is no change worth reporting. ``stored_margin``: the same, at least, for runs made at different
     times whose noise from run to run nobody recorded. ``coarse_margin``: for runs of a single process.
-    ``significance``: how likely a job with nothing but identical code may fail for time. ``false_discovery``: the
+    ``significance``: how likely a job with nothing but identical code may fail for the time of any case; that it fails
+    for an exponent may be a tenth as likely. ``false_discovery``: the
     share of the reported changes that may be wrong. ``confidence``: of the intervals shown, and of that which must lie
     inside the margin for ``same``. ``decided_share``: of the decidable cells, how many must be decided.
     ``exponent_margin``: by how much an exponent of time may grow.
@@ -109,6 +110,12 @@ class Policy:
     def removal(self, case: Case) -> Removal | None:
         """The rule that names a case as removed, expired or not; of several the one that lasts longest."""
         return max((rule for rule in self.removals if case in rule.where), key=lambda rule: rule.until, default=None)
+
+    def idle(self, cases: Collection[Case]) -> list[Where]:
+        """Where rules apply to none of these cases, as where a name is misspelt."""
+        rules: list[Margin | Advisory | Removal | Accepted]
+        rules = [*self.margins, *self.advisory, *self.removals, *self.accepted]
+        return [rule.where for rule in rules if not any(case in rule.where for case in cases)]
 
     def acceptance(self, case: Case, gate: str, today: dt.date) -> str | None:
         """Why an exact gate may be worse for a case today, None if it may not."""

@@ -39,13 +39,18 @@ def test_what_is_not_comparable_is_exit_3(attnbench, files):
     assert attnbench("compare", *files).code == 3
 
 
-@pytest.mark.parametrize("command", ["compare", "gate"])
-def test_no_torch_is_imported(files, command):
+@pytest.mark.parametrize(
+    "arguments",
+    [["compare", "FILE", "FILE"], ["gate", "FILE", "FILE", "--json"], ["baseline", "list"], ["history", "--help"]],
+    ids=lambda arguments: arguments[0],
+)
+def test_no_torch_is_imported(files, arguments):
+    arguments = [str(files[0]) if word == "FILE" else word for word in arguments]
     code = f"""
 import sys
 from bench.cli import main
 try:
-    main([{command!r}, {str(files[0])!r}, {str(files[0])!r}, "--json"])
+    main({arguments!r})
 except SystemExit as end:
     assert not end.code, end.code
 assert not {{"torch", "pandas", "matplotlib", "scipy.stats"}} & set(sys.modules)

@@ -6,8 +6,9 @@ import pytest
 
 from bench.errors import WrongUsageError
 from bench.gate import policy_file
+from bench.gate.judgement import judge
 from bench.gate.policy import DEFAULT
-from tests.bench.gate.pairs_of import case
+from tests.bench.gate.pairs_of import case, cell
 
 WHOLE = """
 margin = "2%"
@@ -70,6 +71,16 @@ def test_every_key(parsed):
     assert rules.acceptance(case(), "memory", dt.date(2030, 2, 1)) is None
     assert rules.acceptance(case(mode="bwd"), "memory", dt.date(2030, 1, 1)) is None
     assert rules.acceptance(case(), "flops", dt.date(2030, 1, 1)) is None
+
+
+def test_rules_that_apply_to_nothing_are_told(parsed):
+    rules = parsed("[[advisory]]\nvariant = 'naive_spda'\nreason = 'known'")
+    assert "a rule of the policy applies to no case here: variant=naive_spda" in judge([cell([0.0])], rules).notes
+    assert parsed(WHOLE).idle([case("uniform")]) == [
+        parsed(WHOLE).margins[0].where,
+        parsed(WHOLE).margins[1].where,
+        parsed(WHOLE).removals[0].where,
+    ]
 
 
 def test_nothing_is_the_default(parsed):
