@@ -23,7 +23,7 @@ from bench.sweep.engine import (
     measure,
     prepare,
     probe,
-    time_again,
+    time_in_turns,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ __all__ = [
     "measure",
     "prepare",
     "probe",
-    "time_again",
+    "time_in_turns",
     "variant",
 ]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bench.gate.inference import noise_of
 from bench.gate.pairs import PairedCell, Side, log_ratio
-from bench.record import Measured, Record
+from bench.record import Case, Measured, Record
 
 SCREENING, CONFIRMING = "screening", "confirming"
 STAGE = "stage"
@@ -51,20 +51,36 @@ def _cell(base: Sequence[Record], head: Sequence[Record], noise: float | None) -
 
 def medians(records: Iterable[Record], stage: str) -> dict[int, float]:
     """The median seconds of each process of a stage, by the number of its pair."""
+    return {number: statistics.median(seconds) for number, seconds in _blocks(records, stage).items()}
+
+
+def ratios(base: Sequence[Record], head: Sequence[Record], stage: str) -> tuple[float, ...]:
+    """The log-ratio of each pair of a stage that was measured on both sides."""
+    under, over = _blocks(base, stage), _blocks(head, stage)
+    case = (base or head)[0].case
+    return tuple(pair_ratio(over[pair], under[pair], case) for pair in sorted(under) if pair in over)
+
+
+def pair_ratio(head_seconds: Sequence[float], base_seconds: Sequence[float], case: Case) -> float:
+    """The median log-ratio of blocks that lie side by side; of the medians, where blocks have no partners.
+
+    Raises:
+        NotComparableError: a time that is not positive and finite.
+
+    """
+    if len(head_seconds) != len(base_seconds):
+        return log_ratio(statistics.median(head_seconds), statistics.median(base_seconds), case)
+    return statistics.median(log_ratio(*pair, case) for pair in zip(head_seconds, base_seconds, strict=True))
+
+
+def _blocks(records: Iterable[Record], stage: str) -> dict[int, list[float]]:
     return {
-        record.process: statistics.median(record.outcome.seconds)
+        record.process: record.outcome.seconds
         for record in records
         if isinstance(record.outcome, Measured)
         and record.outcome.seconds
         and record.outcome.conditions.get(STAGE) == stage
     }
-
-
-def ratios(base: Sequence[Record], head: Sequence[Record], stage: str) -> tuple[float, ...]:
-    """The log-ratio of each pair of a stage that was measured on both sides."""
-    under, over = medians(base, stage), medians(head, stage)
-    case = (base or head)[0].case
-    return tuple(log_ratio(over[pair], under[pair], case) for pair in sorted(under) if pair in over)
 
 
 def own_noise(base_seconds: Mapping[int, float], screened: Sequence[float]) -> float | None:

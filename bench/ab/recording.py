@@ -24,10 +24,10 @@ from bench.ab import evidence
 from bench.ab.burden import ENGINE, Burden
 from bench.ab.rounds import Rounds
 from bench.ab.scope import Scope, explore
+from bench.ab.seat import Seat
 from bench.ab.sides import Side
 from bench.errors import NotComparableError
 from bench.gate.inference import noise_of
-from bench.gate.pairs import log_ratio
 from bench.record import Case, Measured, Record
 from bench.sweep import session
 from bench.sweep.plan import Cell
@@ -77,6 +77,8 @@ class Recorder:
     arguments: Sequence[str] = ()
     say: Callable[[str], None] = lambda _: None
     now: Callable[[], float] = time.monotonic
+    explore: Callable[..., list[Scope]] = explore
+    seat: Callable[..., Seat] = Seat
 
     def record(self) -> None:
         """Rounds, one after the other; none begins that would not end in time.
@@ -90,7 +92,7 @@ class Recorder:
         with store.Appender(self.file, resume=self.resume) as appender:
             earlier = appender.reading.records
             run_id = earlier[0].run_id.rpartition("-")[0] if earlier else session.new_run_id()
-            (base,) = explore(
+            (base,) = self.explore(
                 [Side(name=BASE)], self.suite, run_id=run_id, arguments=self.arguments, look_seconds=self.look_seconds
             )
             names = dict.fromkeys(name for names in GROUPS.values() for name in names)
@@ -109,7 +111,8 @@ class Recorder:
     def _rounds(self, scopes: Mapping[str, Scope], seed: str) -> dict[str, Rounds]:
         draw, checked = random.Random(seed), set[tuple[str, str]]()  # noqa: S311  # no secret
         return {
-            group: Rounds([scopes[name] for name in names], draw, checked=checked) for group, names in GROUPS.items()
+            group: Rounds([scopes[name] for name in names], draw, checked=checked, seat=self.seat, now=self.now)
+            for group, names in GROUPS.items()
         }
 
     def _round(
@@ -203,7 +206,7 @@ class Recording:
         """The log-ratio of the side over base in each of the rounds."""
         case = self.cases[key].case
         return tuple(
-            log_ratio(self.medians[group, side, number][key], self.medians[group, BASE, number][key], case)
+            evidence.pair_ratio(self.blocks[group, side, number][key], self.blocks[group, BASE, number][key], case)
             for number in rounds
         )
 

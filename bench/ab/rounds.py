@@ -1,8 +1,8 @@
 """A round: one fresh process for each side, all alive at once, of which exactly one works at a time.
 
-Cells come in random order, and within a cell the sides do, so that neither is always first, or always after the same
-other case. All processes of a round are kept on the same cores. What an attention does to its process costs the cell,
-and the rest goes on in a fresh one.
+Cells come in random order, so that none is always after the same other one, and within a cell the sides take turns. All
+processes of a round are kept on the same cores. What an attention does to its process costs the cell, and the rest
+goes on in a fresh one.
 """
 
 from __future__ import annotations
@@ -12,19 +12,14 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 import msgspec
 
+from bench.ab import turns
 from bench.ab.scope import Scope
-from bench.errors import WrongUsageError
-from bench.record import Case, Crashed, Failed, Measured, Outcome, OutOfMemory
-from bench.sweep import messages, pinning
-from bench.sweep.suite import DEFAULT_TIMEOUT_SECONDS
-from bench.sweep.supervisor import LostError, Supervised
-
-_START_SECONDS = 300.0
-_ONLY_AT_FIRST = ("predicted", "check", "memory")
+from bench.ab.seat import Seat
+from bench.record import Case, Measured, Outcome
+from bench.sweep import pinning
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,95 +30,6 @@ class Visit:
     case: Case
     outcome: Outcome
     timing_seconds: float
-
-
-class Seat:
-    """The process of one side in one round. A context manager."""
-
-    def __init__(self, scope: Scope, *, memory_bytes: int | None = None) -> None:
-        self.scope = scope
-        self.cores: Collection[int] | None = None
-        self._memory_bytes = memory_bytes
-        self._worker: Supervised | None = None
-        self._variant: str | None = None
-        self._checking_seconds = 0.0
-
-    def __enter__(self) -> Self:
-        """Start the process, without waiting until it is ready."""
-        side, settings = self.scope.side, self.scope.session.settings
-        self._variant = None
-        self._worker = Supervised(
-            engine=side.engine, threads=settings.threads, memory_bytes=self._memory_bytes, home=side.home
-        ).__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._worker is not None:
-            self._worker.end()
-            self._worker = None
-
-    def settle(self, variant: str) -> None:
-        """Wait until everything is loaded, then stay on the cores. Importing may use any of them.
-
-        Raises:
-            LostError: the process did not survive that.
-            WrongUsageError: there is no such variant.
-
-        """
-        if self._worker is None:
-            self.__enter__()
-        self._ask(messages.Resolve(variant=variant, file=self.scope.side.files.get(variant), given={}), _START_SECONDS)
-        if self.cores is not None and self._worker is not None:
-            pinning.pin(len(self.cores), self._worker.pid, self.cores)
-
-    def visit(self, case: Case, *, time_only: bool) -> Visit:
-        """Measure a case, or only time it. A process that died or ran out of memory gets a second chance."""
-        started, self._checking_seconds = time.monotonic(), 0.0
-        outcome = self._outcome(case, time_only=time_only)
-        if isinstance(outcome, Crashed | OutOfMemory) and outcome.stage != "predicted":
-            first = outcome
-            outcome = self._outcome(case, time_only=time_only)
-            if isinstance(outcome, Measured):
-                note = f"a first try ended in stage {first.stage}: {first.message}"
-                outcome = msgspec.structs.replace(outcome, notes=[*outcome.notes, note])
-        return Visit(self.scope, case, outcome, time.monotonic() - started - self._checking_seconds)
-
-    def _outcome(self, case: Case, *, time_only: bool) -> Outcome:
-        try:
-            if self._worker is None:
-                self.settle(case.variant)
-            self._prepare(case.variant)
-            return self._measured(messages.Measure(case=case, time_only=time_only))
-        except LostError as lost:
-            self.__exit__()
-            return lost.outcome
-        except WrongUsageError as error:
-            return Failed(stage="start", message=str(error))
-
-    def _prepare(self, variant: str) -> None:
-        if variant == self._variant:
-            return
-        request = messages.Prepare(
-            variant=variant,
-            file=self.scope.side.files.get(variant),
-            device=self.scope.device,
-            settings=self.scope.session.settings,
-            memory_bytes=self._memory_bytes,
-        )
-        self._ask(request, _START_SECONDS)
-        self._variant = variant
-
-    def _measured(self, request: messages.Measure) -> Outcome:
-        reply = self._ask(request, self.scope.session.settings.timeout_seconds or DEFAULT_TIMEOUT_SECONDS)
-        assert isinstance(reply, messages.Done)  # noqa: S101  # a worker of ours answers what it is asked
-        self._checking_seconds += sum(reply.seconds.get(stage, 0.0) for stage in _ONLY_AT_FIRST)
-        if reply.retire:
-            self.__exit__()
-        return reply.outcome
-
-    def _ask(self, request: messages.Request, timeout_seconds: float) -> messages.AnyReply:
-        assert self._worker is not None  # noqa: S101  # started by whoever asks
-        return self._worker.ask(request, timeout_seconds=timeout_seconds)
 
 
 @dataclass(slots=True)
@@ -139,43 +45,81 @@ class Rounds:
     checked: set[tuple[str, str]] = field(default_factory=set)
     starting_seconds: float = 0.0
     seat: Callable[..., Seat] = Seat
+    now: Callable[[], float] = time.monotonic
 
     def visits(self, keys: Collection[str]) -> Iterator[Visit]:
         """One round. ``keys``: of the cases to visit, on each side that has them and can honour them.
 
-        The next visit begins when it is asked for: by then the one before can be on disk.
+        The next cell begins when its first visit is asked for: by then those before can be on disk.
         """
         able = [{case.key(): case for case in scope.able if case.key() in keys} for scope in self.scopes]
         order = list(dict.fromkeys(key for cases in able for key in cases))
         if not order:
             return
         self.draw.shuffle(order)
-        cores, started = self._cores(), time.monotonic()
+        cores, started = self._cores(), self.now()
         with contextlib.ExitStack() as stack:
             seats = [stack.enter_context(self.seat(scope, memory_bytes=self.memory_bytes)) for scope in self.scopes]
             for seat, cases in zip(seats, able, strict=True):
                 seat.cores = cores
                 if cases:
-                    _settle(seat, next(iter(cases.values())).variant)
-            self.starting_seconds = time.monotonic() - started
+                    seat.settle(next(iter(cases.values())).variant)  # all have loaded before the first one works
+            self.starting_seconds = self.now() - started
             for key in order:
-                pairs = [(seat, cases[key]) for seat, cases in zip(seats, able, strict=True) if key in cases]
-                self.draw.shuffle(pairs)
-                for seat, case in pairs:
-                    place = (seat.scope.side.name, key)
-                    yield seat.visit(case, time_only=place in self.checked)
-                    self.checked.add(place)
+                yield from self._cell(
+                    [(seat, cases[key]) for seat, cases in zip(seats, able, strict=True) if key in cases]
+                )
+
+    def _cell(self, places: Sequence[tuple[Seat, Case]]) -> list[Visit]:
+        """One case on all sides that have it; timed where a check had nothing against it."""
+        started, checking = self.now(), _checking_seconds(places)
+        found = {seat: self._checked(seat, case) for seat, case in self.draw.sample(places, len(places))}
+        timed = [(seat, case) for seat, case in places if found[seat] is None or isinstance(found[seat], Measured)]
+        clock = turns.Clock(_look_seconds(self.scopes[0]), self.draw, self.now)
+        outcomes = dict(zip([seat for seat, _ in timed], clock.outcomes(timed) if timed else [], strict=True))
+        taken = self.now() - started - (_checking_seconds(places) - checking)
+        return [
+            Visit(seat.scope, case, _joined(found[seat], outcomes.get(seat)), taken / len(places))
+            for seat, case in places
+        ]
+
+    def _checked(self, seat: Seat, case: Case) -> Outcome | None:
+        """What the check says of a case at its first visit on a side; None at further ones."""
+        place = seat.scope.side.name, case.key()
+        if place in self.checked:
+            return None
+        self.checked.add(place)
+        first = seat.check(case)
+        return turns.with_first_try(first, seat.check(case)) if turns.is_lost(first) else first
 
     def _cores(self) -> list[int] | None:
         on_gpu = self.scopes[0].device.startswith("cuda")
         return None if on_gpu else pinning.idlest(self.scopes[0].session.settings.threads)
 
 
-def _settle(seat: Seat, variant: str) -> None:
-    """All have loaded before the first one works. What goes wrong here goes wrong again, and costs the case then."""
-    try:
-        seat.settle(variant)
-    except LostError:
-        seat.__exit__()
-    except WrongUsageError:
-        return
+def _checking_seconds(places: Sequence[tuple[Seat, Case]]) -> float:
+    return sum(seat.checking_seconds for seat, _ in places)
+
+
+def _look_seconds(scope: Scope) -> float:
+    seconds = scope.session.settings.time_budget_seconds
+    assert seconds is not None  # noqa: S101  # always explicit here
+    return seconds
+
+
+def _joined(checked: Outcome | None, timed: Outcome | None) -> Outcome:
+    """The check's figures with the times of the turns."""
+    if timed is None:
+        assert checked is not None  # noqa: S101  # else it would have been timed
+        return checked
+    if not isinstance(checked, Measured) or not isinstance(timed, Measured):
+        return timed
+    return msgspec.structs.replace(
+        checked,
+        seconds=timed.seconds,
+        timer=timed.timer,
+        settled=timed.settled,
+        dropped_share=timed.dropped_share,
+        conditions={**checked.conditions, **timed.conditions},
+        notes=[*checked.notes, *(note for note in timed.notes if note not in checked.notes)],
+    )

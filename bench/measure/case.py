@@ -17,7 +17,10 @@ import torch
 
 from bench.measure import compilation, cuda, dispatch, oracle, prediction, room, rows, soundness, work
 from bench.measure.call import Call, Operands, Result, load_backward, scatterer
+from bench.measure.clock_cpu import CpuClock
+from bench.measure.clock_cuda import CudaClock
 from bench.measure.compilation import Compilation
+from bench.measure.conditions import Watch
 from bench.measure.fidelity import fidelity
 from bench.measure.subject import Subject, outcome_of
 from bench.measure.timing import Timing, time_on_cpu, time_on_cuda
@@ -27,6 +30,7 @@ from bench.record import FellBack, Fidelity, Incorrect, Measured, OutOfMemory, U
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from bench.measure.clock import Sample
     from bench.measure.memory import Profiled
     from bench.measure.oracle import Agreement, Truth
     from bench.record import Case, Outcome, Settings, Stage
@@ -58,9 +62,20 @@ def check(case: Case, variant: Variant, *, settings: Settings, on_stage: Callabl
     return outcome_of(case, variant, settings, on_stage, _checked)
 
 
-def time_again(case: Case, variant: Variant, *, settings: Settings, on_stage: Callable[[Stage], None]) -> Outcome:
-    """The clock alone, for a case that another process has checked: no ``own_error``, no ``peak_bytes``."""
-    return outcome_of(case, variant, settings, on_stage, _timed)
+def time_in_turns(
+    case: Case,
+    variant: Variant,
+    *,
+    settings: Settings,
+    on_stage: Callable[[Stage], None],
+    turn: Callable[[Sample], bool],
+) -> Outcome:
+    """The clock alone, for a case that has been checked, one block at a time.
+
+    ``turn`` gets a block, the first one of a warm-up, and says whether there shall be another. The outcome has no
+    ``seconds``, since whoever takes turns knows best which blocks to keep, no ``own_error`` and no ``peak_bytes``.
+    """
+    return outcome_of(case, variant, settings, on_stage, lambda subject: _in_turns(subject, turn))
 
 
 def _measured(subject: Subject, ceilings: Mapping[str, float]) -> Outcome:
@@ -84,14 +99,28 @@ def _checked(subject: Subject) -> Outcome:
     return _record(subject, built, verdict, profiled.dispatched)
 
 
-def _timed(subject: Subject) -> Outcome:
+def _in_turns(subject: Subject, turn: Callable[[Sample], bool]) -> Outcome:
     _start(subject)
     built, first = _build(subject)
     _, call_seconds = _first_result(subject, first.dense(built.base))  # the one before has loaded what loads lazily
     del first
-    timing = _time(subject, built, call_seconds)
+    subject.enter("time")
+    compilation.restart()
+    scatter = scatterer(built.attend, built.base, subject.workload.mode)
+    clock = CudaClock(scatter, cuda.runtime()) if subject.on_cuda else CpuClock(scatter, call_seconds=call_seconds)
+    watch, begun = Watch.start(), time.perf_counter()
+    block = clock.sample()
+    while time.perf_counter() - begun < clock.warm_up_seconds:
+        block = clock.sample()
+    while turn(block):
+        block = clock.sample()
+    recompiled = compilation.so_far().seconds
     subject.refuse_changed_state()
-    return _with_times(_record(subject, built, None, []), timing, built.setup_seconds + call_seconds)
+    notes = [f"compiled again for {recompiled:.2g} s while it was timed"] if recompiled else []
+    record = _record(subject, built, None, [])
+    return msgspec.structs.replace(
+        record, timer=f"{clock.timer}, in turns", conditions=watch.report(), notes=[*record.notes, *notes]
+    )
 
 
 @dataclass(frozen=True, slots=True)

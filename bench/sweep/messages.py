@@ -64,13 +64,23 @@ class Prepare(Request, frozen=True, kw_only=True):
 class Measure(Request, frozen=True, kw_only=True):
     """Measure a case → :class:`Doing`, any number, and :class:`Done`.
 
-    With ``check_only`` the oracle alone is asked; with ``time_only`` the clock, of a case that another process checked.
+    With ``check_only`` the oracle alone is asked. With ``time_only`` the clock is, of a case that was checked, in
+    turns: → :class:`Block`, and then one for every :class:`Turn`, until there is a :class:`Stop`, or nothing more to be
+    had → :class:`Done`.
     """
 
     case: Case
     ceilings: dict[str, float] = {}
     check_only: bool = False
     time_only: bool = False
+
+
+class Turn(Request, frozen=True, kw_only=True):
+    """Time another block → :class:`Block`."""
+
+
+class Stop(Request, frozen=True, kw_only=True):
+    """That was the last turn → :class:`Done`."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -131,6 +141,13 @@ class Doing(Reply, frozen=True, kw_only=True):
     stage: str
 
 
+class Block(Reply, frozen=True, kw_only=True):
+    """The median seconds of a call in one block, and what disturbed it, if anything is known to have."""
+
+    seconds: float
+    blemish: str | None = None
+
+
 class Done(Reply, frozen=True, kw_only=True):
     """What became of the case; the seconds spent in each stage; whether the worker should measure nothing more."""
 
@@ -145,8 +162,8 @@ class Refused(Reply, frozen=True, kw_only=True):
     message: str
 
 
-AnyRequest = Catalogue | Resolve | Survey | Probe | Prepare | Measure
-AnyReply = Catalogued | Resolved | Surveyed | Probed | Prepared | Doing | Done | Refused
+AnyRequest = Catalogue | Resolve | Survey | Probe | Prepare | Measure | Turn | Stop
+AnyReply = Catalogued | Resolved | Surveyed | Probed | Prepared | Doing | Block | Done | Refused
 
 
 def frame(message: Request | Reply) -> bytes:

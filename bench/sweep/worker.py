@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +31,6 @@ from bench.errors import BenchError
 from bench.measure.verdicts import explain
 from bench.record import About, Case, Failed, Measured, Outcome, OutOfMemory, Settings, Stage
 from bench.sweep import messages
-from bench.sweep.messages import Request
 from bench.sweep.pinning import pin
 from variants import VariantError
 from variants._contract import Variant
@@ -41,11 +40,20 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class Worker:
-    """Answers requests with the help of an engine such as :mod:`bench.sweep.engine`."""
+    """Answers requests with the help of an engine such as :mod:`bench.sweep.engine`.
 
-    def __init__(self, engine: ModuleType, send: Callable[[messages.Reply], None]) -> None:
+    ``requests`` are those still to come: one that takes turns reads its own.
+    """
+
+    def __init__(
+        self,
+        engine: ModuleType,
+        send: Callable[[messages.Reply], None],
+        requests: Iterator[messages.AnyRequest] | None = None,
+    ) -> None:
         self.engine = engine
         self.send = send
+        self.requests = iter(()) if requests is None else requests
         self._variant: Variant | None = None
         self._settings: Settings | None = None
         self._limit = ""
@@ -72,6 +80,8 @@ class Worker:
                 return self.prepare(request)
             case messages.Measure():
                 return self.measure(request)
+            case messages.Turn() | messages.Stop():
+                raise BenchError("a turn is taken while a case is measured")
             case _:
                 assert_never(request)
 
@@ -148,8 +158,13 @@ class Worker:
         if request.check_only:
             return engine.check  # type: ignore[no-any-return]
         if request.time_only:
-            return engine.time_again  # type: ignore[no-any-return]
+            return partial(engine.time_in_turns, turn=self._turn)
         return partial(engine.measure, ceilings=request.ceilings)
+
+    def _turn(self, block: Any) -> bool:
+        """Show a block of :mod:`bench.measure.clock`, and wait until it is our turn again, if it ever is."""
+        self.send(messages.Block(seconds=block.seconds, blemish=block.blemish))
+        return isinstance(next(self.requests, None), messages.Turn)
 
 
 class Stages:
@@ -300,12 +315,16 @@ def serve(requests: int, replies: int, engine: ModuleType) -> None:
             os._exit(0)
         messages.write(replies, messages.frame(reply))
 
-    worker = Worker(engine, send)
+    arriving = _arriving(requests)
+    worker = Worker(engine, send, arriving)
+    for request in arriving:
+        send(worker.answer(request))
+
+
+def _arriving(requests: int) -> Iterator[messages.AnyRequest]:
     unframer = messages.Unframer(messages.AnyRequest)
     while data := os.read(requests, _READ_BYTES):
-        for request in unframer.feed(data):
-            assert isinstance(request, Request)  # noqa: S101  # by the decoder
-            send(worker.answer(request))  # type: ignore[arg-type]  # of AnyRequest, by the decoder
+        yield from unframer.feed(data)
 
 
 def main() -> Never:
