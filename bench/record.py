@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SCHEMA = 1
-INPUTS = ("normal",)
 
 Stage = Literal["predicted", "start", "inputs", "build", "check", "memory", "time"]
 Status = Literal["measured", "unsupported", "out_of_memory", "timeout", "crashed", "failed", "incorrect", "fell_back"]
@@ -37,14 +36,23 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fidelity(msgspec.Struct, frozen=True, kw_only=True):
-    """How far an output is from exact attention under the same mask.
+    """How far an output is from exact attention under the same mask; and its attention weights, of sampled queries.
 
-    ``mass_recall`` is the share of the exact attention mass that lies on pairs with a non-zero weight here.
+    ``mass_recall``: the share of the exact attention mass that lies on pairs with a non-zero weight here.
+    ``total_variation``: half the summed difference of a row's weights. ``overlap``: the mass that both give to the same
+    keys. ``top8_recall``: how many of the exact eight largest are among the eight largest here. ``spectral_error``:
+    ‖Ã − A‖₂ / ‖A‖₂. ``density``: pairs with a non-zero weight, of those that the mask allows. See
+    :mod:`bench.fidelity.metrics`.
     """
 
     relative_error: float | None
     cosine: float | None
     mass_recall: float | None = None
+    total_variation: float | None = None
+    overlap: float | None = None
+    top8_recall: float | None = None
+    spectral_error: float | None = None
+    density: float | None = None
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="measured"):

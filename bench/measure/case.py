@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypedDict
 import msgspec
 import torch
 
+from bench.fidelity import fits
 from bench.measure import compilation, cuda, dispatch, oracle, prediction, room, rows, soundness, work
 from bench.measure.call import Call, Operands, Result, load_backward, scatterer
 from bench.measure.clock_cpu import CpuClock
@@ -167,7 +168,7 @@ def _start(subject: Subject) -> None:
     threads, wanted = subject.before.values["threads"], subject.settings.threads
     if threads != wanted:
         subject.refuse(f"torch runs {threads} threads where the settings say {wanted}; set them before measuring")
-    reasons = list(subject.variant.obstacles(subject.workload, subject.parameters))
+    reasons = [*subject.variant.obstacles(subject.workload, subject.parameters), *fits.obstacles(subject.workload)]
     if reasons:
         raise Rejection(Unsupported(reasons=reasons))
 
@@ -324,7 +325,10 @@ def _record(subject: Subject, built: Built, verdict: Verdict | None, dispatched:
         useful_flops=work.useful_flops(subject.workload),
         issued_flops=issued,
         dispatched=dispatch.readable(dispatched),
-        notes=["compiled code came from a cache"] if built.compiled.cache_hits else [],
+        notes=[
+            *fits.notes(subject.workload),
+            *(["compiled code came from a cache"] if built.compiled.cache_hits else []),
+        ],
         **(_errors(None, None) if verdict is None else _errors(verdict.output, verdict.gradients)),
     )
 

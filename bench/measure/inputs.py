@@ -2,7 +2,8 @@
 
 Each tensor is drawn on the CPU in float32 by a generator of its own, seeded by the workload's seed, the tensor's name
 and its shape, and only then rounded to the dtype and moved. So fewer key heads leave the query as it is, and a
-float16 case sees the rounded values of the float32 one.
+float16 case sees the rounded values of the float32 one. Those of a model (``--inputs minilm``) are computed in float32
+on the CPU as well.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from bench.errors import unknown
-from bench.record import INPUTS
+from bench.fidelity import sources
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,24 +37,34 @@ def make(workload: Workload) -> Inputs:
     """The inputs of a workload on its device, contiguous, without gradients.
 
     Raises:
-        WrongUsageError: no inputs of that name.
+        WrongUsageError: no inputs of that name, or none in this shape (see :func:`bench.fidelity.fits.obstacles`).
 
     """
-    if workload.inputs not in INPUTS:
-        raise unknown("inputs", workload.inputs, INPUTS)
+    if sources.parse(workload.inputs).kind == "normal":
+        return Inputs(*(_normal(name, shape, workload) for name, shape in _shapes(workload).items()))
+    from bench.fidelity import activations
+
+    upstream = _normal("upstream", _shapes(workload)["upstream"], workload)
+    query, key, value = (_as_asked(tensor, workload) for tensor in activations.make(workload))
+    return Inputs(query, key, value, upstream)
+
+
+def _shapes(workload: Workload) -> dict[str, tuple[int, ...]]:
     queries = (workload.batch, workload.heads, workload.query_length)
     keys = (workload.batch, workload.kv_heads, workload.key_length)
-    shapes = {
+    return {
         "query": (*queries, workload.head_dim),
         "key": (*keys, workload.head_dim),
         "value": (*keys, workload.value_dim),
         "upstream": (*queries, workload.value_dim),
     }
-    return Inputs(**{name: _normal(name, shape, workload) for name, shape in shapes.items()})
 
 
 def _normal(name: str, shape: tuple[int, ...], workload: Workload) -> Tensor:
     digest = hashlib.sha256(f"{workload.seed}:{name}:{shape}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
-    drawn = torch.randn(shape, generator=generator, dtype=torch.float32)
+    return _as_asked(torch.randn(shape, generator=generator, dtype=torch.float32), workload)
+
+
+def _as_asked(drawn: Tensor, workload: Workload) -> Tensor:
     return drawn.to(device=workload.device, dtype=getattr(torch, workload.dtype))

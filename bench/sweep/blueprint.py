@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bench.fidelity import fits
 from bench.record import Case, Settings, Unsupported
 from bench.sweep import plan
 from bench.sweep.messages import Entry, Prospect
@@ -39,8 +40,8 @@ class Blueprint:
         return list(dict.fromkeys(case.workload.dtype for case in self.cases))
 
     def unsupported(self, case: Case) -> Unsupported | None:
-        """The outcome of a case that its variant says it cannot honour."""
-        reasons = self.prospects[case.key()].reasons
+        """The outcome of a case that its variant says it cannot honour, or whose inputs cannot be had."""
+        reasons = [*self.prospects[case.key()].reasons, *fits.obstacles(case.workload)]
         return Unsupported(reasons=reasons) if reasons else None
 
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bench.errors import WrongUsageError, unknown
-from bench.record import INPUTS
+from bench.fidelity import sources
 from variants._contract import DTYPES, MODES, Dtype, Mode
 from variants._mask import Mask, MaskError, parse_length
 
@@ -258,6 +258,13 @@ def _mask(value: Any) -> str:
         raise ValueError(str(error)) from error
 
 
+def _inputs(value: Any) -> str:
+    try:
+        return str(sources.parse(_text(value)))
+    except WrongUsageError as error:
+        raise ValueError(str(error)) from error
+
+
 def _device(value: Any) -> str:
     if not isinstance(value, str) or not _DEVICES.fullmatch(value):
         raise ValueError(f"expected auto, cpu, cuda or cuda:1, got {value!r}")
@@ -284,7 +291,7 @@ _AXES: dict[str, Callable[[Any], Any]] = {
     "dtype": _several(_one_of(_DTYPE_NAMES, "dtype")),
     "mask": _several(_mask),
     "mode": _several(_one_of({name: name for name in MODES}, "mode")),
-    "inputs": _several(_one_of({name: name for name in INPUTS}, "inputs")),
+    "inputs": _several(_inputs),
     "seed": _several(_whole(0)),
     "value_head_dim": _several(_whole(1)),
     "scale": _several(_above_zero),

@@ -12,7 +12,7 @@ import variants
 from bench.measure import oracle, rows
 from bench.measure.call import Call, Operands
 from bench.measure.case import check
-from bench.measure.fidelity import fidelity, mass_recall
+from bench.measure.fidelity import fidelity, of_weights
 from bench.measure.oracle import Problem
 from bench.record import Case
 from tests.bench.attentions import SETTINGS, dense, small, variant, weights_of
@@ -300,10 +300,11 @@ def test_fidelity_is_that_of_the_truncation(kv_heads):
     given = output[:, :, truth.rows]
     assert found.relative_error == pytest.approx(float((given - right).norm() / right.norm()), rel=1e-4)
     assert found.cosine == pytest.approx(float(torch.cosine_similarity(given, right, dim=-1).mean()), rel=1e-4)
-    # mass recall looks at no more rows than there are channels for the heads that share a value
-    count = min(12, 16 // workload.group, 8)
-    chosen = truth.rows[torch.linspace(0, 11, count).round().long()]
-    assert found.mass_recall == pytest.approx(float(weights[:, :, chosen, :24].sum(-1).mean()), rel=1e-4)
+    kept = weights[:, :, truth.rows, :24].sum(-1)
+    assert found.mass_recall == pytest.approx(float(kept.mean()), rel=1e-4)
+    assert found.overlap == pytest.approx(float(kept.mean()), rel=1e-4)  # what is left is only enlarged
+    assert found.total_variation == pytest.approx(float((1 - kept).mean()), rel=1e-4)
+    assert found.density == pytest.approx(24 / 96)
 
 
 def test_an_exact_variant_is_faithful():
@@ -314,15 +315,15 @@ def test_an_exact_variant_is_faithful():
     found = fidelity(problem, truth, dense(workload)(*operands.inputs))
     assert found.relative_error < 1e-5
     assert found.cosine == pytest.approx(1)
-    assert found.mass_recall == 1
+    assert (found.mass_recall, found.total_variation, found.top8_recall, found.density) == (1, 0, 1, 1)
 
 
-def test_no_mass_recall_without_values_or_channels():
+def test_no_weights_without_values_or_channels():
     problem, truth, _ = approximation(small(), 24)
     blind = replace(problem, variant=replace(problem.variant, uses=frozenset({"query"})))
-    assert mass_recall(blind, truth, torch.ones(1)) is None
+    assert of_weights(blind, truth, torch.ones(1)).mass_recall is None
     problem, truth, _ = approximation(small(heads=4, kv_heads=1, head_dim=3), 24)
-    assert mass_recall(problem, truth, torch.ones(1)) is None
+    assert of_weights(problem, truth, torch.ones(1)).mass_recall is None
 
 
 def test_a_formula_that_once_rounded_well_is_asked_again(monkeypatch):
