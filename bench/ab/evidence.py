@@ -83,6 +83,15 @@ def _blocks(records: Iterable[Record], stage: str) -> dict[int, list[float]]:
     }
 
 
+def are_pairs(base: Sequence[Record], head: Sequence[Record]) -> bool:
+    """Whether these are the two files of one job."""
+    jobs = [{record.run_id.rpartition("-")[::2] for record in records} for records in (base, head)]
+    if any(len(found) != 1 for found in jobs):
+        return False
+    ((one, base_name),), ((other, head_name),) = jobs
+    return one == other and (base_name, head_name) == ("base", "head")
+
+
 def own_noise(base_seconds: Mapping[int, float], screened: Sequence[float]) -> float | None:
     """The standard deviation of a pair of identical code, as far as one job can tell.
 

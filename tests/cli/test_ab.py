@@ -89,6 +89,7 @@ def ab(paced, tmp_path):
         common = ("--repo", root, "--seq-len", "13", "--threads", "1", "--out", tmp_path / "out")
         return paced("ab", "1", "2", *common, *named, *paced, *arguments)
 
+    run.command = paced
     return run
 
 
@@ -118,6 +119,8 @@ def test_what_got_slower_fails_the_job_and_what_did_not_is_the_same(ab, reposito
     assert weighed == {(0, 1024)} | {(pair, None) for pair in range(1, 15)}  # checked at first, then timed only
     assert {record.source.git for record in records} == {git(root, "rev-parse", name) for name in ("1", "2")}
     assert left_of(root) == []
+    again = ab.command("gate", tmp_path / "out/base.jsonl", tmp_path / "out/head.jsonl", "--json")
+    assert (again.code, verdicts(again)) == (1, verdicts(ended))
 
 
 def test_what_vanished_is_not_comparable(ab, repository):
