@@ -78,7 +78,7 @@ def _batches(workload: Workload) -> list[int]:
     item = least_traffic_bytes(replace(workload, batch=1, mode="fwd"))
     filling = -(-_FILLING_BYTES[workload.device.partition(":")[0]] // item)
     larger = max(_FEWEST_ITEMS + 1, min(workload.batch // 4, filling))
-    return [max(_FEWEST_ITEMS, larger // 2), larger]
+    return [max(_FEWEST_ITEMS, larger * 2 // 3), larger]
 
 
 def _lengths(workload: Workload) -> list[tuple[int, int]]:
