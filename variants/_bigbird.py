@@ -1,4 +1,4 @@
-"""BigBird's blocks laid over a workload's mask: what ``bigbird`` and ``flex_bigbird`` share.
+"""BigBird's blocks laid over a workload's mask: what the variants of BigBird share.
 
 Both compute exact attention under the workload's mask and the table of :func:`variants._pattern.bigbird_table`:
 a window of three blocks, global blocks at both ends, random ones (Big Bird: Transformers for Longer Sequences,
@@ -48,13 +48,14 @@ def composed(workload: Workload, parameters: Parameters) -> Workload:
 def obstacles(workload: Workload, parameters: Parameters) -> list[str]:
     """Masks that BigBird does not honour: all but padding, and its own blocks."""
     mask = Mask.parse(workload.mask)
-    reasons = [f"{term}: {_why_not(term.partition(':')[0])}" for term in mask.unsupported("padding", "bigbird")]
+    reasons = [f"{term}: {why_not(term.partition(':')[0])}" for term in mask.unsupported("padding", "bigbird")]
     if mask.bigbird not in (None, parameters.term):
         reasons.append(f"the mask asks for the blocks {mask.bigbird} and the parameters for {parameters.term}")
     return reasons
 
 
-def _why_not(term: str) -> str:
+def why_not(term: str) -> str:
+    """Why BigBird cannot honour a term of a mask, given by its name."""
     match term:
         case "softcap" | "alibi":
             return "BigBird leaves its scores as they are"
