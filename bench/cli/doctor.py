@@ -37,8 +37,9 @@ def command(*, device: str, threads: int | None, processes: int, strict: bool, a
     import msgspec
 
     import variants
-    from bench.machine import doctor, host, noise
+    from bench.machine import doctor, host
     from bench.measure import cuda
+    from bench.sweep import noise
     from variants._contract import Workload
 
     device = _chosen(device)

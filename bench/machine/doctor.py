@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import statistics
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +18,6 @@ from bench.measure import cuda
 from bench.measure.conditions import load
 
 if TYPE_CHECKING:
-    from bench.machine.noise import NoiseFloor
     from variants._contract import Variant, Workload
 
 State = Literal["ok", "warn", "unfit", "unknown"]
@@ -50,6 +51,23 @@ class Runnable:
 
     name: str
     obstacles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseFloor:
+    """Medians of identical code, one a process, in seconds. Shares are of the median."""
+
+    medians: list[float]
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation between processes."""
+        return statistics.stdev(map(math.log, self.medians))
+
+    @property
+    def largest_difference(self) -> float:
+        """Between the quickest and the slowest process."""
+        return max(self.medians) / min(self.medians) - 1
 
 
 def is_fit(findings: Iterable[Finding]) -> bool:

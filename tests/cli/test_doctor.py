@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,10 +12,11 @@ from click.testing import CliRunner
 import variants
 from bench.cli import main
 from bench.cli.doctor import command
-from bench.machine import doctor, noise
-from bench.machine.doctor import Finding
-from bench.machine.noise import NoiseFloor, noise_floor
+from bench.machine import doctor
+from bench.machine.doctor import Finding, NoiseFloor
 from bench.measure import cuda
+from bench.sweep import noise, supervisor
+from bench.sweep.noise import noise_floor
 from tests.bench.attentions import small, variant
 from tests.bench.fake_cuda import FakeNvml
 
@@ -161,49 +161,56 @@ def test_listening_looks_at_the_real_machine(monkeypatch):
 
 
 def test_the_noise_floor_is_between_processes():
-    outputs = iter(["[1.0, 1.0, 9.0]", "[1.1]", "[1.21]"])
-    asked = []
-
-    def run(arguments):
-        asked.append(arguments)
-        return next(outputs)
-
-    floor = noise_floor(device="cpu", threads=2, processes=3, run=run)
-    assert floor.medians == [1.0, 1.1, 1.21]
+    floor = NoiseFloor([1.0, 1.1, 1.21])
     assert floor.deviation == pytest.approx(0.0953, abs=1e-4)  # of the logarithms: ln 1.1
     assert floor.largest_difference == pytest.approx(0.21)
-    assert asked == [["cpu", "2", "1.0"]] * 3
+
+
+@pytest.fixture
+def faked(monkeypatch, tmp_path):
+    """Workers with made-up figures; gives the trace of theirs, a line for each case."""
+    monkeypatch.setattr(supervisor, "ENGINE", "tests.fixtures.fake_engine")
+    monkeypatch.setattr(noise, "VARIANT", "sound")
+    monkeypatch.setenv("FAKE_TRACE", str(tmp_path / "trace"))
+    return tmp_path / "trace"
+
+
+def test_each_process_of_the_noise_floor_is_a_worker_of_its_own(faked):
+    floor = noise_floor(device="cpu", threads=1, processes=3)
+    assert floor.medians == [noise.LENGTH * 1e-6] * 3
+    caches = faked.read_text().split()
+    assert len(set(caches)) == len(caches) == 3
 
 
 @pytest.mark.parametrize(("processes", "measured"), [(0, 0), (1, 1), (9, 3)])
-def test_no_process_starts_after_the_deadline(processes, measured):
-    now = [0.0]
-
-    def run(_arguments):
-        now[0] += 15
-        return "[1.0]"
-
-    floor = noise_floor(device="cpu", threads=1, processes=processes, run=run, now=lambda: now[0])
+def test_no_process_starts_after_the_deadline(faked, processes, measured):
+    times = iter([0.0, 15.0, 30.0, 45.0])
+    floor = noise_floor(device="cpu", threads=1, processes=processes, now=lambda: next(times))
     assert (0 if floor is None else len(floor.medians)) == (measured if measured > 1 else 0)
-    assert now[0] == 15 * measured
+    assert len(faked.read_text().split() if faked.exists() else []) == measured
 
 
-def test_a_process_measures_the_same_code_as_the_sweep(capfd):
-    text = noise._run(["cpu", "1", "0.05"])
-    samples = json.loads(text)
-    assert len(samples) >= 3
-    assert all(0 < sample < 1 for sample in samples)
-    assert capfd.readouterr().err == ""
+def test_a_process_that_measures_nothing_counts_for_nothing(faked, monkeypatch):
+    monkeypatch.setattr(noise, "VARIANT", "nowhere")
+    assert noise_floor(device="cpu", threads=1, processes=2) is None
 
 
-def test_samples_on_cuda_are_those_of_the_cuda_clock(monkeypatch):
-    from bench.measure import inputs, timing
+def test_the_noise_floor_is_that_of_a_sweep(monkeypatch):
+    """Its worker is the sweep's: with its environment, pinned, and with the real engine."""
+    from bench.sweep.stations import Station
 
-    make = inputs.make
-    monkeypatch.setattr(inputs, "make", lambda workload: make(small()))
-    monkeypatch.setattr(cuda, "runtime", lambda: "runtime")
-    monkeypatch.setattr(timing, "time_on_cuda", lambda scatter, runtime, **_: SimpleNamespace(seconds=[runtime]))
-    assert noise.samples("cuda", 1, 1.0) == ["runtime"]
+    seen, real = [], Station.worker
+
+    def worker(self):
+        seen.append(self)
+        return real(self)
+
+    monkeypatch.setattr(Station, "worker", worker)
+    monkeypatch.setattr(noise, "PROCESS_SECONDS", 0.05)
+    monkeypatch.setattr(noise, "_TIMEOUT_SECONDS", 200.0)
+    floor = noise_floor(device="cpu", threads=1, processes=2)
+    assert all(0 < seconds < 1 for seconds in floor.medians)
+    assert [station.settings.threads for station in seen] == [1, 1]
 
 
 # --- the command ---------------------------------------------------------------------------------------------------
