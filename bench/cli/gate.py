@@ -60,9 +60,7 @@ def command(  # the arguments are click's
     attnbench gate selftest --help
     """  # noqa: D301  # \b is click's, for lines that stay as they are
     from bench import store
-    from bench.ab import evidence
     from bench.gate import comparable, stored
-    from bench.gate.judgement import judge
 
     rules = _verdicts.policy_of(policy)
     allowed = comparable.parse_allowed(allow)
@@ -74,11 +72,7 @@ def command(  # the arguments are click's
         raise WrongUsageError("gate: --name and --root are of a baseline; give --baseline too")
     head = store.read(files[-1])
     base, said = _kept(head, name, root) if baseline else (store.read(files[0]), str(files[0]))
-    if evidence.are_pairs(base.records, head.records):  # of `ab`, to be decided again
-        cells = evidence.paired(base.records, head.records)
-        found = judge(cells, rules, notes=[*base.problems, *head.problems], base=said, head=str(files[-1]))
-    else:
-        found = stored.compare(base, head, rules, allowed=allowed, names=(said, str(files[-1])))
+    found = stored.compare(base, head, rules, allowed=allowed, names=(said, str(files[-1])))
     _verdicts.show(found, chosen)
     return found.exit_code
 

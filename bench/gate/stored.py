@@ -66,6 +66,9 @@ def compare(
         NotComparableError: they are of different hosts, settings or versions, or something in them cannot be read.
 
     """
+    paired = _are_paired(base.records, head.records)
+    if paired:  # each revision may have brought its own libraries, which is then what was compared
+        allowed = {*allowed, comparable.VERSIONS}
     notes = [
         *comparable.check_reading(base, names[0], allowed),
         *comparable.check_reading(head, names[1], allowed),
@@ -73,7 +76,7 @@ def compare(
     ]
     problems = [*_invalid(base.records, names[0]), *_invalid(head.records, names[1])]
     cells: list[tuple[Comparison, Timed]]
-    if not problems and _are_paired(base.records, head.records):
+    if paired and not problems:
         cells = timings(evidence.paired(base.records, head.records), policy)
     else:
         cells = _stored(base.records, head.records, policy)
@@ -97,16 +100,9 @@ def read_and_compare(
 
 
 def _are_paired(base: Sequence[Record], head: Sequence[Record]) -> bool:
-    """Whether these are the two sides of one interleaved job."""
-    runs = {record.run_id for record in base}
-    return (
-        len(runs) == 1
-        and runs == {record.run_id for record in head}
-        and any(
-            evidence.STAGE in record.outcome.conditions
-            for record in (*base, *head)
-            if isinstance(record.outcome, Measured)
-        )
+    """Whether these are the two sides of one interleaved job, whose records say what each pair was for."""
+    return evidence.are_pairs(base, head) and any(
+        evidence.STAGE in record.outcome.conditions for record in (*base, *head) if isinstance(record.outcome, Measured)
     )
 
 

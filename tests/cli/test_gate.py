@@ -65,6 +65,7 @@ FAULTS = {
     "a time of null": (lambda: with_outcome(run("head"), seconds=[None]), 3),
     "no samples": (lambda: with_outcome(run("head"), seconds=[]), 3),
     "a failure written as a time of 0": (lambda: with_outcome(run("head"), seconds=[0.0]), 3),
+    "a time of 0 among others": (lambda: with_outcome(run("head"), seconds=[0.0, 3e-4, 3e-4]), 3),
     "a negative time": (lambda: with_outcome(run("head"), seconds=[-1.0]), 3),
     "an OOM written as 0 bytes": (lambda: with_outcome(run("head"), peak_bytes=0), 3),
     "a memory that was not weighed": (lambda: with_outcome(run("head"), peak_bytes=None), 3),

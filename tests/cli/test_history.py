@@ -58,6 +58,14 @@ def test_a_change_below_any_margin_is_found_with_its_interval_and_revision(told)
     assert change["since"]["revision"].startswith(str(int(change["since"]["run_id"][3:]))[::-1])
 
 
+def test_where_it_changed_is_told_no_better_than_it_is_known(told):
+    (change,) = json.loads(told(series(30, change=15, noise=0.006, slower=1.009, lengths=(256,)), "--json").out)[
+        "changes"
+    ]
+    assert change["earliest"]["at"] < change["latest"]["at"]
+    assert change["earliest"]["at"] <= at(15) <= change["latest"]["at"]
+
+
 def test_the_table_and_the_check(told):
     ended = told(series(), "--check")
     assert ended.code == 1

@@ -32,7 +32,13 @@ def only(*cells, policy=DEFAULT):
 
 @pytest.mark.parametrize(
     ("log_ratio", "verdict", "fails"),
-    [(0.0, "same", None), (0.05, "slower", "regression"), (-0.05, "faster", None), (0.0099, "unclear", None)],
+    [
+        (-0.0099, "unclear", None),
+        (0.0, "same", None),
+        (0.05, "slower", "regression"),
+        (-0.05, "faster", None),
+        (0.0099, "unclear", None),
+    ],
 )
 def test_verdicts(log_ratio, verdict, fails):
     found = only(cell(around(log_ratio), confirmed=around(log_ratio)))
@@ -47,6 +53,15 @@ def test_faster_is_no_failure_of_the_job():
 def test_one_regression_is_enough():
     cells = [cell(around(0), of=case(f"v{number}")) for number in range(30)]
     assert judge([*cells, cell(around(0.1), confirmed=around(0.1))]).exit_code == 1
+
+
+def test_what_is_listed_may_not_be_certain_enough_to_fail_the_job():
+    """Ten suspects that are all a little slower: each is likely, and Holm asks ten times as much of the first."""
+    slow = around(0.02, 0.0105)
+    found = decision.decide([cell(slow, confirmed=slow, of=case(f"v{number}")) for number in range(10)])
+    assert {(one.verdict, one.fails) for one in found} == {("slower", None)}
+    assert all(one.p > 0.01 for one in found)
+    assert only(cell(slow, confirmed=slow)).fails == "regression"
 
 
 def test_suspects_are_decided_on_their_fresh_pairs_alone():

@@ -207,10 +207,10 @@ def job(*, slower=1.0, fresh=1.0, confirming=12):
     for process in range(10 + confirming):
         stage = evidence.SCREENING if process < 10 else evidence.CONFIRMING
         day = random.Random(process).gauss(0, 0.3)  # noqa: S311  # no secret
-        for side, factor in zip(sides, (1.0, slower if process < 10 else fresh), strict=True):
+        for side, name, factor in zip(sides, ("base", "head"), (1.0, slower if process < 10 else fresh), strict=True):
             noise = random.Random(f"{process} {len(side)} {factor}").gauss(0, 0.001)  # noqa: S311  # no secret
             outcome = runs.measured([1e-3 * factor * math.exp(day + noise)], conditions={evidence.STAGE: stage})
-            side.append(runs.record(outcome=outcome, process=process, run_id="job"))
+            side.append(runs.record(outcome=outcome, process=process, run_id=f"job-{name}"))
     return sides
 
 
@@ -220,6 +220,23 @@ def job(*, slower=1.0, fresh=1.0, confirming=12):
 def test_pairs_are_decided_as_pairs(slower, fresh, verdict):
     judgement = compare(*job(slower=slower, fresh=fresh))
     assert verdicts(judgement) == {verdict}
+
+
+def test_pairs_must_be_readable_and_alike_too():
+    base, head = job()
+    with pytest.raises(NotComparableError, match="--allow damaged"):
+        stored.compare(Reading(base, ["base.jsonl line 3: not a record"], {}), Reading(head, [], {}))
+    with pytest.raises(NotComparableError, match="same settings"):
+        compare(base, [msgspec.structs.replace(one, **OTHERS["settings"]) for one in head])
+    judgement = compare(base, [msgspec.structs.replace(one, **OTHERS["versions"]) for one in head])
+    assert verdicts(judgement) == {"same"}
+    assert any("versions.torch" in note for note in judgement.notes)
+
+
+def test_the_names_of_runs_alone_make_no_pairs():
+    base, head = run("one-base"), run("one-head")
+    assert verdicts(compare(base, head)) == {"same"}
+    assert {one.margin for one in compare(base, head).decisions} == {0.05}
 
 
 def test_without_the_same_run_they_are_no_pairs():
