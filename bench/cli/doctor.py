@@ -35,6 +35,7 @@ def command(*, device: str, threads: int | None, processes: int, strict: bool, a
     versions and which variants can run; and measures the noise floor with identical code in several processes.
     """
     import msgspec
+    import torch
 
     import variants
     from bench.machine import doctor, host
@@ -47,7 +48,7 @@ def command(*, device: str, threads: int | None, processes: int, strict: bool, a
     machine = host.describe_host(device)
     findings = doctor.listen()
     if device == "cuda" and (nvml := cuda.nvml()) is not None:
-        findings += doctor.gpu(nvml)
+        findings += doctor.gpu(nvml, cuda.nvml_handle(torch.cuda, nvml))
     floor = noise.noise_floor(device=device, threads=threads or host.usable_cores(), processes=processes)
     findings.append(doctor.noisy(floor))
     runnable = doctor.runnable(variants.find().values(), Workload(device=device))

@@ -183,9 +183,10 @@ def thermal(temperatures: Sequence[tuple[float, float | None]]) -> Finding:
     return Finding("CPU temperature", f"{now:.0f} °C")
 
 
-def gpu(nvml: Any, index: int = 0, own_process: int | None = None) -> list[Finding]:
-    """One GPU as its driver sees it."""
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+def gpu(nvml: Any, handle: Any, own_process: int | None = None) -> list[Finding]:
+    """One GPU as its driver sees it; ``handle`` is the driver's, None where it does not know the device."""
+    if handle is None:
+        return [Finding("GPU", "not known to its driver", "unknown")]
     own_process = os.getpid() if own_process is None else own_process
     others = [
         process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if process.pid != own_process

@@ -32,6 +32,7 @@ _FIRST_HOLD_SECONDS = 0.002
 _LONGEST_HOLD_SECONDS = 0.5
 _HOLD_MARGIN = 2.0
 _CALIBRATION_CYCLES = 1_000_000
+_TWICE = 2
 
 NOT_HIDDEN = "launches were not hidden"
 
@@ -40,7 +41,9 @@ NOT_HIDDEN = "launches were not hidden"
 class CudaClock:
     """A :class:`bench.measure.clock.Clock`. ``scatter`` gives the call on freshly allocated operands.
 
-    ``healths`` are the driver's answers, one a block, read while the device worked.
+    ``healths`` are the driver's answers, one a block, read while the device worked. ``own_seconds`` is what the device
+    spent in calls, those before a warm one included, forwards before a backward not.
+    A stream holds so many launches and no more: where they do not fit, however long it is held, blocks get shorter.
     """
 
     scatter: Callable[[], Call]
@@ -49,10 +52,13 @@ class CudaClock:
     call_seconds: float = 0.0
     host_now: Callable[[], float] = time.perf_counter
     warm_up_seconds: float = WARM_UP_SECONDS
+    own_seconds: float = 0.0
     healths: list[Health] = field(default_factory=list)
     _call: Call | None = None
     _graph: Graph | None = None
     _hold_seconds: float = _FIRST_HOLD_SECONDS
+    _most_calls: int = _MOST_CALLS
+    _seen_in_a_row: int = 0
     _cycles_per_second: float = math.nan
     _flush: Callable[[], object] = field(default=lambda: None)
 
@@ -79,13 +85,21 @@ class CudaClock:
         """Time one block on a new layout; a graph keeps the layout that it was captured on."""
         if self._graph is None or self._call is None:
             self._call = self.scatter()
-        calls = _calls_per_block(self.call_seconds)
+        calls = min(self._most_calls, max(1, round(BLOCK_SECONDS / self.call_seconds))) if self.call_seconds else 1
         with torch.set_grad_enabled(self._call.differentiates):
             run = self._graphed(self._call) if self.state == "graph" else self._direct(self._call)
             durations, hidden, health = self._time(run, calls)
+        self._fit(calls, hidden=hidden)
         self.call_seconds = statistics.median(durations)
+        self.own_seconds += sum(durations) * (2 if self.state == "warm" else 1)
         self.healths += [health] if health is not None else []
         return Sample(self.call_seconds, _disturbance(health) or (None if hidden else NOT_HIDDEN))
+
+    def _fit(self, calls: int, *, hidden: bool) -> None:
+        """Where launches were seen twice in a row, a longer hold was no help: the next block gets half the calls."""
+        self._seen_in_a_row = 0 if hidden else self._seen_in_a_row + 1
+        if self._seen_in_a_row >= _TWICE:
+            self._most_calls = max(1, calls // 2)
 
     def _direct(self, call: Call) -> Callable[[Event, Event], None]:
         """Queue one call between two events."""
@@ -95,6 +109,7 @@ class CudaClock:
             next(touch)
             if self.state == "warm":
                 timed(call.prepare())
+                next(touch)  # it must not be the call that is timed: that one sees numbers of its own
             prepared = call.prepare()
             self._flush()
             start.record()
@@ -152,7 +167,3 @@ def _disturbance(health: Health | None) -> str | None:
     """What the driver names that is an accident of the moment."""
     reasons = () if health is None else health.throttling
     return ", ".join(reason for reason in reasons if reason in DISTURBING) or None
-
-
-def _calls_per_block(call_seconds: float) -> int:
-    return min(_MOST_CALLS, max(1, round(BLOCK_SECONDS / call_seconds))) if call_seconds else 1

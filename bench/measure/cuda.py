@@ -102,7 +102,7 @@ class TorchRuntime:
     def __init__(self, cuda: Any, nvml: ModuleType | None) -> None:
         self._cuda = cuda
         self._nvml = nvml
-        self._handle = None if nvml is None else _nvml_handle(cuda, nvml)
+        self._handle = None if nvml is None else nvml_handle(cuda, nvml)
 
     def event(self) -> Event:
         event: Event = self._cuda.Event(enable_timing=True)
@@ -193,7 +193,7 @@ def nvml() -> ModuleType | None:
     return module
 
 
-def _nvml_handle(cuda: Any, nvml: ModuleType) -> Any:
+def nvml_handle(cuda: Any, nvml: ModuleType) -> Any:
     """NVML's handle of the current device, by its UUID: NVML does not know of CUDA_VISIBLE_DEVICES."""
     uuid = str(cuda.get_device_properties(cuda.current_device()).uuid)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,7 +21,7 @@ _COLD, _WARM, _GRAPH = 0.6, 0.25, 0.15
 class Timing:
     """Seconds per block, as in :class:`bench.record.Measured`, and the call that was timed last.
 
-    ``own_seconds`` is what timing spent in the attention's own calls, warm-up and untimed forwards included.
+    ``own_seconds`` is what timing spent in the attention's own calls, warm-up included, and on a CPU untimed forwards.
     """
 
     seconds: list[float]
@@ -58,17 +57,17 @@ def time_on_cuda(
     scatter: Callable[[], Call], runtime: Runtime, *, call_seconds: float, budget_seconds: float | None
 ) -> Timing:
     """With a cleared L2 cache, with a warm one, and below 50 µs replayed from a CUDA graph, if it can be captured."""
-    watch, start = Watch.start(), time.perf_counter()
+    watch = Watch.start()
     budget = DEFAULT_BUDGET_SECONDS if budget_seconds is None else budget_seconds
     cold = CudaClock(scatter, runtime)
     series = collect(cold, budget_seconds=_COLD * budget, call_seconds=call_seconds)
     warm = CudaClock(scatter, runtime, "warm", call_seconds=cold.call_seconds, warm_up_seconds=0)
     warm_series = collect(warm, budget_seconds=_WARM * budget, call_seconds=call_seconds)
     notes = [*series.notes, *(f"warm: {note}" for note in warm_series.notes)]
-    replayed: list[float] | None = None
+    replayed, own_seconds = None, cold.own_seconds + warm.own_seconds
     if statistics.median(series.seconds) < GRAPH_BELOW_SECONDS:
-        replayed, graph_notes = _replayed(cold, runtime, budget_seconds=_GRAPH * budget)
-        notes += graph_notes
+        replayed, replaying_seconds, graph_notes = _replayed(cold, runtime, budget_seconds=_GRAPH * budget)
+        notes, own_seconds = notes + graph_notes, own_seconds + replaying_seconds
     healths = cold.healths + warm.healths
     return Timing(
         series.seconds,
@@ -76,7 +75,7 @@ def time_on_cuda(
         series.settled,
         series.dropped_share,
         cold.last_call,
-        time.perf_counter() - start,
+        own_seconds,
         warm=warm_series.seconds,
         graph=replayed,
         conditions={**watch.report(), **describe(healths)},
@@ -84,16 +83,18 @@ def time_on_cuda(
     )
 
 
-def _replayed(cold: CudaClock, runtime: Runtime, *, budget_seconds: float) -> tuple[list[float] | None, list[str]]:
-    """A series of graph replays, and notes; no series where there is a reason against it."""
+def _replayed(
+    cold: CudaClock, runtime: Runtime, *, budget_seconds: float
+) -> tuple[list[float] | None, float, list[str]]:
+    """A series of graph replays, what it spent in calls, and notes; no series where there is a reason against it."""
     if cold.last_call.mode == "bwd":
-        return None, ["no CUDA graph: a backward is not captured without its forward"]
+        return None, 0.0, ["no CUDA graph: a backward is not captured without its forward"]
     clock = CudaClock(cold.scatter, runtime, "graph", call_seconds=cold.call_seconds, warm_up_seconds=0)
     try:
         series = collect(clock, budget_seconds=budget_seconds)
     except RuntimeError as error:
-        return None, [f"no CUDA graph: {type(error).__name__}: {str(error).partition(chr(10))[0]}"]
-    return series.seconds, [f"graph: {note}" for note in series.notes]
+        return None, clock.own_seconds, [f"no CUDA graph: {type(error).__name__}: {str(error).partition(chr(10))[0]}"]
+    return series.seconds, clock.own_seconds, [f"graph: {note}" for note in series.notes]
 
 
 def describe(healths: Sequence[Health]) -> dict[str, float | int | str | None]:

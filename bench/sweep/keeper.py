@@ -38,6 +38,7 @@ def keep(sweep: int, folder: str, command: list[str]) -> Never:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != sweep:  # it died before we could ask to be told
+        shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
     worker = _start([str(os.getpid()) if word == KEEPER else word for word in command], before)
     os.closerange(3, _MOST_DESCRIPTORS)  # lest a pipe of the worker's stay open when it is gone

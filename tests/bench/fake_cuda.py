@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -12,12 +13,16 @@ LAUNCH_SECONDS = 5e-6
 
 @dataclass
 class Stream:
-    """Work queues up on the device; the host goes on after the cost of a launch, until it waits."""
+    """Work queues up on the device; the host goes on after the cost of a launch, until it waits or the queue is full
+    (``depth`` launches).
+    """
 
+    depth: int = 1024
     host: float = 0.0
     device: float = 0.0
     log: list = field(default_factory=list)
     captured: list | None = None
+    ends: deque = field(default_factory=deque)
 
     def launch(self, name, seconds):
         """Queue ``seconds`` of device work; it starts when what came before is done, and not before it is launched."""
@@ -25,7 +30,12 @@ class Stream:
             self.captured.append(seconds)
             return
         self.host += LAUNCH_SECONDS
+        while self.ends and self.ends[0] <= self.host:
+            self.ends.popleft()
+        if len(self.ends) >= self.depth:
+            self.host = max(self.host, self.ends.popleft())
         self.device = max(self.device, self.host) + seconds
+        self.ends.append(self.device)
         self.log.append(name)
 
     def wait(self):
@@ -163,9 +173,6 @@ class FakeNvml:
         if not self._known:
             raise NVMLError
         return "handle"
-
-    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
-        return f"handle {index}"
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, _handle):  # noqa: N802
         reasons = self._reasons.pop(0) if len(self._reasons) > 1 else self._reasons[0]

@@ -109,7 +109,7 @@ def test_throttling_is_counted_over_cores_and_quota(tmp_path):
 
 
 def test_a_quiet_gpu_is_fit():
-    found = doctor.gpu(FakeNvml(0, processes=[7]), own_process=7)
+    found = doctor.gpu(FakeNvml(0, processes=[7]), "handle", own_process=7)
     assert [finding.state for finding in found] == ["ok"] * len(found)
     assert {finding.name: finding.value for finding in found} == {
         "GPU processes": "0 others",
@@ -132,13 +132,18 @@ def test_a_quiet_gpu_is_fit():
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_disturbed_gpu_is_not(nvml, name):
-    (unfit,) = [finding for finding in doctor.gpu(nvml, own_process=7) if finding.state == "unfit"]
+    (unfit,) = [finding for finding in doctor.gpu(nvml, "handle", own_process=7) if finding.state == "unfit"]
     assert unfit.name == name
     assert unfit.advice
 
 
+def test_a_gpu_that_the_driver_does_not_know_is_no_reason_against_measuring():
+    found = doctor.gpu(FakeNvml(0), None)
+    assert [finding.state for finding in found] == ["unknown"]
+
+
 def test_a_power_cap_is_told_and_no_fault():
-    throttling = doctor.gpu(FakeNvml(0x04))[2]
+    throttling = doctor.gpu(FakeNvml(0x04), "handle")[2]
     assert (throttling.value, throttling.state) == ("sw_power_cap", "ok")
 
 
@@ -288,6 +293,7 @@ def test_a_gpu_is_looked_at_where_it_is_the_device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(host, "describe_host", lambda device: Host(fingerprint="f", device_name=f"the {device}"))
     monkeypatch.setattr(cuda, "nvml", lambda: FakeNvml(0x40))
+    monkeypatch.setattr(cuda, "nvml_handle", lambda *_: "handle")
     told = json.loads(asked("--json").output)
     assert told["device"] == "cuda"
     assert {

@@ -113,12 +113,50 @@ def test_a_block_is_ten_milliseconds_of_at_most_32_calls(gpu, call_seconds, call
 
 def test_launches_are_hidden_as_soon_as_the_hold_is_long_enough(gpu):
     """Kernels of 1 µs whose launch costs 5: seen from the host they take 5, behind a held stream 1."""
-    clock = clock_on(gpu, Kernels(gpu, 200e-6, kernels=200), call_seconds=1e-3)
+    clock = clock_on(gpu, Kernels(gpu, 200e-6, kernels=200), call_seconds=2e-3)
     first, second = clock.sample(), clock.sample()
     assert first.blemish == NOT_HIDDEN
     assert first.seconds > 500e-6
     assert second.blemish is None
     assert second.seconds == pytest.approx(200e-6)
+
+
+def test_blocks_get_shorter_until_their_launches_fit_into_the_queue(gpu):
+    """32 calls of 100 kernels are more than the 1024 launches that a stream holds, however long it is held."""
+    clock = clock_on(gpu, Kernels(gpu, 100e-6, kernels=100), call_seconds=1e-6)
+    blemishes = [clock.sample().blemish for _ in range(8)]
+    assert blemishes[0] == NOT_HIDDEN
+    assert blemishes[-3:] == [None] * 3
+    gpu.stream.log.clear()
+    assert clock.sample().seconds == pytest.approx(100e-6)
+    assert 1 < gpu.stream.log.count("flush") <= 10
+
+
+def test_the_last_call_is_there_before_anything_was_timed(gpu):
+    clock = clock_on(gpu, Kernels(gpu, 1e-3))
+    assert clock.last_call is clock.last_call
+    assert "forward" not in gpu.stream.log
+
+
+@pytest.mark.parametrize(("state", "calls"), [("cold", 4), ("warm", 8)])
+def test_own_seconds_are_those_in_calls(gpu, state, calls):
+    clock = clock_on(gpu, Kernels(gpu, 1e-3), call_seconds=2.5e-3, state=state)
+    clock.sample()
+    assert clock.own_seconds == pytest.approx(calls * 1e-3)
+
+
+@pytest.mark.parametrize("state", ["cold", "warm"])
+def test_no_two_calls_see_the_same_inputs(gpu, state):
+    seen = []
+
+    def attend(query, key, value):
+        seen.append(tuple(tensor.numpy().tobytes() for tensor in (query, key, value)))
+        return Kernels(gpu, 1e-3)(query, key, value)
+
+    clock = clock_on(gpu, attend, call_seconds=2.5e-3, state=state)
+    for _ in range(3):
+        clock.sample()
+    assert len(set(seen)) == len(seen) > 9
 
 
 def test_a_call_that_waits_for_the_device_is_told(gpu):
