@@ -122,7 +122,7 @@ class Cell:
     @cached_property
     def status(self) -> Status:
         """``measured`` only if every process measured it: a missing figure beats a wrong one."""
-        return min((record.status for record in self.records), key=SEVEREST.index)
+        return min({record.status for record in self.records}, key=SEVEREST.index)
 
     @cached_property
     def measured(self) -> Sequence[Measured]:
@@ -164,16 +164,18 @@ class Cell:
 
     def worst(self, figure: Callable[[Measured], _Number | None]) -> _Number | None:
         """The largest over processes of a number of the outcome, None where no process has it."""
-        known = [value for outcome in self.measured if (value := figure(outcome)) is not None]
+        known = [value for value in map(figure, self.measured) if value is not None]
         return max(known) if known else None
 
     def middle(self, figure: Callable[[Measured], float | None]) -> float | None:
         """The median over processes of a number of the outcome, None where no process has it."""
-        known = [value for outcome in self.measured if (value := figure(outcome)) is not None]
+        known = [value for value in map(figure, self.measured) if value is not None]
         return float(np.median(known)) if known else None
 
     def reasons(self) -> list[tuple[Status, str, str]]:
         """Why there is no figure: status, stage and reason, each once; empty where there is one."""
+        if self.status == "measured":
+            return []
         found: dict[tuple[Status, str, str], None] = {}
         for record in self.records:
             match record.outcome:
@@ -190,16 +192,29 @@ class Cell:
 
 def gather(records: Iterable[Record]) -> dict[Ground, list[Cell]]:
     """The cells of each ground, ordered by mask, mode, contender and length; grounds in order of appearance."""
-    grounds: dict[Ground, list[Record]] = defaultdict(list)
+    grounds: dict[Ground, list[_Alike]] = defaultdict(list)
     bare = _Grounds()
-    for record in records:
-        grounds[bare(record)].append(record)
-    contenders = _contenders(record for found in grounds.values() for record in found)
+    alike = _alike(records)
+    for group in alike:
+        grounds[bare(group[0])].append(group)
+    contenders = _contenders(group[0] for group in alike)
     gathered: dict[Ground, list[Cell]] = {}
     for ground, found in grounds.items():
         for axis, members in _along_axes(ground, found).items():
             gathered[axis] = _cells(axis, members, contenders)
     return gathered
+
+
+_Alike = list[Record]  # of one run, that share the very objects that say what they are of: only the first is looked at
+
+
+def _alike(records: Iterable[Record]) -> list[_Alike]:
+    """Records by what they are of, as far as the reader of a file shared it among them."""
+    found: dict[tuple[int, int, int, int, str], _Alike] = defaultdict(list)
+    for record in records:
+        key = id(record.case), id(record.settings), id(record.host), id(record.source), record.run_id
+        found[key].append(record)
+    return list(found.values())
 
 
 class _Grounds:
@@ -238,22 +253,22 @@ class _Grounds:
         return self._versions[id(source)][1]
 
 
-def _along_axes(ground: Ground, records: Sequence[Record]) -> dict[Ground, list[Record]]:
+def _along_axes(ground: Ground, groups: Sequence[_Alike]) -> dict[Ground, list[_Alike]]:
     """Grounds on which one length varies: both together, or one with the other fixed."""
-    shapes = {(record.case.workload.query_length, record.case.workload.key_length) for record in records}
+    workloads = [group[0].case.workload for group in groups]
+    shapes = {(workload.query_length, workload.key_length) for workload in workloads}
     uneven = {(queries, keys) for queries, keys in shapes if queries != keys}
     one_line = bool(uneven) and 1 in (len({queries for queries, _ in shapes}), len({keys for _, keys in shapes}))
     looked_at = shapes if one_line else uneven
     fix_queries = len({queries for queries, _ in looked_at}) <= len({keys for _, keys in looked_at})
-    found: dict[Ground, list[Record]] = defaultdict(list)
-    for record in records:
-        workload = record.case.workload
+    found: dict[Ground, list[_Alike]] = defaultdict(list)
+    for workload, group in zip(workloads, groups, strict=True):
         if workload.is_square and not one_line:
-            found[ground].append(record)
+            found[ground].append(group)
         elif fix_queries:
-            found[replace(ground, queries=workload.query_length)].append(record)
+            found[replace(ground, queries=workload.query_length)].append(group)
         else:
-            found[replace(ground, keys=workload.key_length)].append(record)
+            found[replace(ground, keys=workload.key_length)].append(group)
     return found
 
 
@@ -304,12 +319,12 @@ def _rank(value: Any) -> tuple[int, float, str]:
     return (0, float(value), "") if isinstance(value, (int, float)) else (1, 0.0, _text(value))
 
 
-def _cells(ground: Ground, records: Iterable[Record], contenders: Mapping[tuple[str, str], Contender]) -> list[Cell]:
+def _cells(ground: Ground, groups: Iterable[_Alike], contenders: Mapping[tuple[str, str], Contender]) -> list[Cell]:
     cases: dict[tuple[str, str, int, Contender], list[Record]] = defaultdict(list)
-    for record in records:
-        workload = record.case.workload
-        contender = contenders[record.case.variant, _text(record.case.parameters)]
-        cases[workload.mask, workload.mode, ground.length(workload), contender].append(record)
+    for group in groups:
+        case = group[0].case
+        contender = contenders[case.variant, _text(case.parameters)]
+        cases[case.workload.mask, case.workload.mode, ground.length(case.workload), contender] += group
     cells = [
         Cell(ground, contender, mask, mode, length, sorted(found, key=lambda record: (record.run_id, record.process)))
         for (mask, mode, length, contender), found in cases.items()

@@ -26,6 +26,7 @@ SINGLE_PROCESS_MARGIN = 0.05
 _TAIL = (1 - CONFIDENCE) / 2
 _ORDERED_FROM = 6  # the fewest values of which the smallest and the largest hold the median with 95%
 _ENOUGH_PROCESSES = 30
+_MANY = 8  # processes from which on a table is faster
 _RESAMPLES = 4000
 _SEED = 20240229
 _FARTHEST_CROSSING = 16
@@ -50,10 +51,19 @@ class Samples:
             ValueError: a process without samples, or one that is not positive and finite.
 
         """
+        if len({len(values) for values in self.by_process.values()}) == 1 and len(self.by_process) >= _MANY:
+            return self._medians_at_once()
         for values in self.by_process.values():
             if not len(values) or not min(values) > 0 or not math.isfinite(sum(values)):
                 raise ValueError(f"expected positive, finite samples, got {list(values)[:3]} and so on")
         return {process: statistics.median(values) for process, values in self.by_process.items()}
+
+    def _medians_at_once(self) -> dict[Hashable, float]:
+        """The same, of as many samples in each process."""
+        table = np.array([*self.by_process.values()], dtype=np.float64)
+        if not table.size or not (table > 0).all() or not np.isfinite(table).all():
+            raise ValueError("expected positive, finite samples in every process")
+        return dict(zip(self.by_process, np.median(table, axis=1).tolist(), strict=True))
 
     @property
     def only(self) -> Sequence[float] | None:

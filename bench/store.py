@@ -6,7 +6,10 @@ line, each on disk before :meth:`Appender.append` returns. Nothing here imports 
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,11 +18,14 @@ from typing import Generic, Self, TypeVar
 
 import msgspec
 from filelock import FileLock, Timeout
+from msgspec.structs import force_setattr
 
 from bench.errors import BenchError, NotComparableError, WrongUsageError
-from bench.record import SCHEMA, About, Case, Host, Outcome, Record, Settings, Source, encode, upgrade
+from bench.record import SCHEMA, About, Case, Host, Measured, Outcome, Record, Settings, Source, encode, upgrade
 
 KINDS = frozenset({"operator"})
+
+_READ_BYTES = 1 << 20
 
 _T = TypeVar("_T")
 
@@ -47,15 +53,17 @@ class Reading:
 # --- reading --------------------------------------------------------------------------------------------------
 
 
-def read(*paths: Path | str) -> Reading:
+def read(*paths: Path | str, compactly: bool = False) -> Reading:
     """Everything in a file, or in several files as if they were one.
+
+    With ``compactly``, for reading alone: seconds are arrays of doubles, which fit a million records into memory.
 
     Raises:
         WrongUsageError: a file is missing, or cannot be read at all.
         NotComparableError: a line of a newer schema, or not one record of a known kind.
 
     """
-    reading = _read(Path(path) for path in paths)
+    reading = _read((Path(path) for path in paths), compactly=compactly)
     if not reading.records:
         raise NotComparableError(_nothing_in(paths, reading))
     return reading
@@ -71,11 +79,28 @@ def _nothing_in(paths: Iterable[Path | str], reading: Reading) -> str:
     return f"expected records in {', '.join(str(path) for path in paths)}, found {why}; measure with 'run' first"
 
 
-def _read(paths: Iterable[Path]) -> Reading:
-    records: dict[tuple[str, bytes, int], Record] = {}
+def _read(paths: Iterable[Path], *, compactly: bool = False) -> Reading:
+    with _uncollected():
+        return _gathered(paths, _Parser(compactly=compactly))
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Nothing that is read here forms cycles; looking for them again and again would double the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _gathered(paths: Iterable[Path], parse: _Parser) -> Reading:
+    records: dict[tuple[str, int, int], Record] = {}
+    cases = _Identities()
     problems: list[str] = []
     skipped: Counter[str] = Counter()
-    parse = _Parser()
     for path in paths:
         for number, line in _lines(path):
             try:
@@ -90,7 +115,7 @@ def _read(paths: Iterable[Path]) -> Reading:
                 problems.append(f"{path} line {number}: {cut}not a record ({error})")
                 continue
             if isinstance(parsed, Record):
-                records[parsed.run_id, _IDENTITY.encode(parsed.case), parsed.process] = parsed
+                records[parsed.run_id, cases(parsed.case), parsed.process] = parsed
             else:
                 skipped[parsed] += 1
     return Reading(list(records.values()), problems, dict(skipped))
@@ -98,7 +123,7 @@ def _read(paths: Iterable[Path]) -> Reading:
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
-        with path.open("rb") as file:
+        with path.open("rb", buffering=_READ_BYTES) as file:
             yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
     except OSError as error:
         raise WrongUsageError(f"expected a run file (.jsonl), cannot read {path}: {error.strerror}") from error
@@ -143,25 +168,53 @@ class _Shared(Generic[_T]):
         self._decode = decode
         self._seen: dict[bytes, _T] = {}
 
-    def __call__(self, raw: msgspec.Raw) -> _T:
+    def __call__(self, raw: msgspec.Raw | bytes) -> _T:
         text = bytes(raw)
         if text not in self._seen:
             self._seen[text] = self._decode(text)
         return self._seen[text]
 
 
+_Parts = tuple[bytes, bytes, bytes, bytes, bytes]
+
+
+def _split(text: bytes, tail: int = 0) -> _Parts | None:
+    """A line as we write it, around its outcome: what is before, it, the process, what is behind, the time.
+
+    ``tail``: about how far from its end the process stands, if that can be guessed, so that it is found sooner.
+    """
+    outcome = text.find(b',"outcome":')
+    process = text.find(b',"process":', max(len(text) - tail - _GUESS, 0)) if tail else -1
+    if process < 0:
+        process = text.rfind(b',"process":')
+    about = text.find(b',"about":', process)
+    at = text.rfind(b',"at":')
+    if not 0 < outcome < process < about < at:
+        return None
+    end = text.rfind(b"}")
+    return text[:outcome], text[outcome + 11 : process], text[process + 11 : about], text[about:at], text[at + 6 : end]
+
+
+_GUESS = 32
+
+
 class _Parser:
     """Turns lines into records, or into the name of a kind that is not known."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, compactly: bool) -> None:
         self._head = msgspec.json.Decoder(_Head)
         self._line = msgspec.json.Decoder(_Line)
-        self._outcome: msgspec.json.Decoder[Outcome] = msgspec.json.Decoder(Outcome)
+        self._outcome = _Outcomes(compactly=compactly)
         self._case = _Shared(_decode_case)
         self._about = _Shared(msgspec.json.Decoder(About).decode)
         self._settings = _Shared(msgspec.json.Decoder(Settings).decode)
         self._host = _Shared(msgspec.json.Decoder(Host).decode)
         self._source = _Shared(msgspec.json.Decoder(Source).decode)
+        self._heads: dict[bytes, tuple[str, Case]] = {}
+        self._tails: dict[bytes, tuple[About, Settings, Host, Source, str | None]] = {}
+        self._tail = 0
+        self._number = msgspec.json.Decoder(int)
+        self._text: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
 
     def __call__(self, text: bytes) -> Record | str:
         """The record, or the unknown kind.
@@ -177,14 +230,60 @@ class _Parser:
             raise ValueError(str(error)) from error
 
     def _parse(self, text: bytes) -> Record | str:
+        return self._repeated(text) or self._whole(text)
+
+    def _repeated(self, text: bytes) -> Record | None:
+        """Of a line that differs from earlier ones in its outcome, its process and its time alone: those are decoded.
+
+        The rest is looked up by its text, which was found to be JSON on both sides of the outcome when it was kept.
+        """
+        parts = _split(text, self._tail)
+        if parts is None:
+            return None
+        beginning, outcome, process, middle, at = parts
+        self._tail = len(process) + len(middle) + len(at) + 19
+        head, tail = self._heads.get(beginning), self._tails.get(middle)
+        if head is None or tail is None:
+            return None
+        run_id, case = head
+        about, settings, host, source, command = tail
+        return Record(
+            run_id=run_id,
+            case=case,
+            outcome=self._outcome(outcome),
+            process=self._number.decode(process),
+            about=about,
+            settings=settings,
+            host=host,
+            source=source,
+            command=command,
+            at=self._text.decode(at),
+        )
+
+    def _keep(self, text: bytes, record: Record) -> None:
+        """What a line shares with those to come, if it was written as we write."""
+        parts = _split(text)
+        if parts is None:
+            return
+        beginning, _, _, middle, _ = parts
+        try:
+            schema = msgspec.json.decode(beginning + b"}", type=_Head).schema
+            msgspec.json.decode(b"{" + middle[1:] + b"}")
+        except msgspec.DecodeError:  # it was cut elsewhere
+            return
+        if schema == SCHEMA:
+            self._heads[beginning] = record.run_id, record.case
+            self._tails[middle] = record.about, record.settings, record.host, record.source, record.command
+
+    def _whole(self, text: bytes) -> Record | str:
         line = self._line_of(text)
         case = self._case(line.case)
         if isinstance(case, str):
             return case
-        return Record(
+        record = Record(
             run_id=line.run_id,
             case=case,
-            outcome=self._outcome.decode(line.outcome),
+            outcome=self._outcome(bytes(line.outcome)),
             process=line.process,
             about=self._about(line.about),
             settings=self._settings(line.settings),
@@ -193,6 +292,8 @@ class _Parser:
             command=line.command,
             at=line.at,
         )
+        self._keep(text, record)
+        return record
 
     def _line_of(self, text: bytes) -> _Line:
         try:
@@ -217,7 +318,48 @@ def _decode_case(text: bytes) -> Case | str:
     return msgspec.json.decode(text, type=Case) if kind in KINDS else kind
 
 
-_IDENTITY = msgspec.json.Encoder(order="deterministic")
+class _Outcomes:
+    """Decodes outcomes. The names of what was dispatched are most of their text, and repeat: they are shared.
+
+    With ``compactly`` seconds are arrays, a third as large as lists.
+    """
+
+    def __init__(self, *, compactly: bool) -> None:
+        self._decode = msgspec.json.Decoder(Outcome).decode
+        self._names = _Shared(msgspec.json.Decoder(list[str]).decode)
+        self._compactly = compactly
+
+    def __call__(self, text: bytes) -> Outcome:
+        start = text.find(_DISPATCHED)
+        end = text.find(b'"]', start) + 2
+        if start < 0 or end < start or text[end - 3 : end - 2] == b"\\":  # none, or a name that holds such an end
+            outcome: Outcome = self._decode(text)
+        else:
+            names = text[start + len(_DISPATCHED) - 2 : end]
+            outcome = self._decode(b"".join((text[: start + len(_DISPATCHED) - 1], text[end - 1 :])))
+            force_setattr(outcome, "dispatched", self._names(names))
+        if self._compactly and isinstance(outcome, Measured):
+            force_setattr(outcome, "seconds", array("d", outcome.seconds))
+        return outcome
+
+
+_DISPATCHED = b'"dispatched":["'
+
+
+class _Identities:
+    """A number for each case, the same for equal ones: texts may differ in order. Shared objects are looked up once."""
+
+    def __init__(self) -> None:
+        self._encode = msgspec.json.Encoder(order="deterministic").encode
+        self._numbers: dict[bytes, int] = {}
+        self._seen: dict[int, tuple[Case, int]] = {}  # the case is kept, so that its id is not given to another
+
+    def __call__(self, case: Case) -> int:
+        seen = self._seen.get(id(case))
+        if seen is None:
+            number = self._numbers.setdefault(self._encode(case), len(self._numbers))
+            seen = self._seen[id(case)] = case, number
+        return seen[1]
 
 
 # --- writing --------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,8 @@ def command(*, files: tuple[Path, ...], out: Path | None, baseline: str | None) 
     from bench import store
     from bench.report import pages
 
-    reading = store.read(*files)
+    reading = store.read(*files, compactly=True)
+    gc.freeze()  # a million records need not be looked through again and again
     if out is None:
         out = Path("reports") / folder_name([record.run_id for record in reading.records])
     readme = pages.write(reading, out, baseline=baseline)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Literal
 
 from bench.cells import Cell, Contender, Ground
 from bench.record import Host
-from bench.report import claims, crossovers, gallery, gaps, headlines, markdown, repeat, sections, tables, trust
+from bench.report import claims, crossovers, gallery, gaps, headlines, markdown, repeat, sections, trust
 from bench.report.answer import Answer, answers
 from bench.report.gallery import PictureFile
+from bench.stats import Estimate
+
+Drawn = Literal["all", "overview", "nothing"]
 
 MOST_WORKLOADS = 12  # with pictures and tables of their own
 
@@ -59,16 +63,17 @@ def page(
     ground: Ground,
     cells: Sequence[Cell],
     host: Host,
-    over: str | None,
     *,
+    over: str | None,
+    speedups: Mapping[Cell, Estimate],
     number: int,
     title: str,
     prefix: str,
-    is_drawn: bool = True,
+    drawn: Drawn = "all",
 ) -> GroundPage:
     """Of the ``cells`` of one ground, in order; names of pictures begin with ``prefix``.
 
-    Without ``is_drawn`` there is the overview alone, and no picture of a single workload.
+    ``drawn`` says which of its pictures there are: drawing takes most of the time of a report on many grounds.
     """
     groups = {workload: list(group) for workload, group in groupby(cells, key=lambda cell: (cell.mask, cell.mode))}
     known = {workload: members for workload, members in groups.items() if any(map(_has_something, members))}
@@ -84,11 +89,21 @@ def page(
         number=number,
         title=title,
         answers=sections.answers(answered) if answered else "",
-        overview=gallery.overview(cells, tables.speedups(cells, over), over, prefix),
-        machine=gallery.machine(cells, host, prefix) if is_drawn else [],
+        overview=[
+            *(gallery.overview(cells, speedups, over, prefix) if drawn != "nothing" else []),
+            *(gallery.fronts(cells, prefix) if drawn == "all" else []),
+        ],
+        machine=gallery.machine(cells, host, prefix) if drawn == "all" else [],
         workloads=[
             _workload(
-                ground, known[workload], found[workload], host, over, names=(prefix, names[workload]), is_drawn=is_drawn
+                ground,
+                known[workload],
+                found[workload],
+                host,
+                over=over,
+                speedups=speedups,
+                names=(prefix, names[workload]),
+                is_drawn=drawn == "all",
             )
             for workload in shown
         ],
@@ -123,14 +138,14 @@ def _workload(
     cells: Sequence[Cell],
     found: Sequence[Answer],
     host: Host,
-    over: str | None,
     *,
+    over: str | None,
+    speedups: Mapping[Cell, Estimate],
     names: tuple[str, str],
     is_drawn: bool,
 ) -> WorkloadPage:
     title = f"{cells[0].mask}, {cells[0].mode}"
     timed = any(answer.exact or answer.approximate for answer in found)
-    speedups = tables.speedups(cells, over)
     folded = [
         (f"Speed-up over {over}", sections.speedups(cells, speedups, over)),
         ("Crossovers: from which length on a variant is faster", crossovers.table(cells, over)),

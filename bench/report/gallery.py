@@ -43,17 +43,22 @@ class PictureFile:
 def overview(
     cells: Sequence[Cell], speedups: Mapping[Cell, Estimate], over: str | None, prefix: str
 ) -> list[PictureFile]:
-    """The answer at a glance: speed-ups as a heat map, and speed against fidelity."""
+    """Speed-ups at a glance, as a heat map."""
     found = []
     if over is not None and speedups:
         for number, drawn in enumerate(heatmap.draw(cells, speedups, over), start=1):
             more = "" if number == 1 else f"-{number}"
             alt = f"Heat map: how many times as fast as {over} each variant is, by workload and length"
             found.append(PictureFile(f"{prefix}speedup{more}", alt, drawn))
+    return found
+
+
+def fronts(cells: Sequence[Cell], prefix: str) -> list[PictureFile]:
+    """Speed against fidelity."""
     workloads = [list(group) for _, group in groupby(cells, key=lambda cell: (cell.mask, cell.mode))]
-    fronts = [one for members in workloads for one in [front.front(members)] if one is not None]
+    found = [one for members in workloads for one in [front.front(members)] if one is not None]
     alt = "Speed against relative error of each approximation, with those that nothing beats joined by a line"
-    return [*found, *_named(f"{prefix}front", alt, front.draw(fronts))]
+    return list(_named(f"{prefix}front", alt, front.draw(found)))
 
 
 def machine(cells: Sequence[Cell], host: Host, prefix: str) -> list[PictureFile]:

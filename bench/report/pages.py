@@ -17,13 +17,14 @@ from bench.errors import NotComparableError, WrongUsageError
 from bench.record import Record
 from bench.report import chapters, markdown, sections, sidebyside, tables, titles
 from bench.report.chapters import GroundPage
+from bench.stats import Estimate
 from bench.store import Reading
 
 MARKER = "<!-- attention-bench report -->"
 README = "README.md"
 
 MOST_GROUNDS = 12  # with pages of their own
-MOST_DRAWN, MOST_ALL_DRAWN = 2, 4  # with all pictures; of more, the first two alone
+MOST_ALL_DRAWN, MOST_OVERVIEWS = 4, 6  # all with all pictures; of more, the first alone, and overviews of the next
 MOST_ROWS = 20_000  # of measurements.csv; of more, the run files are the better copy
 
 _OURS = re.compile(
@@ -48,10 +49,11 @@ def write(reading: Reading, out: Path, *, baseline: str | None = None) -> Path:
     gathered = gather(reading.records)
     contenders = {cell.contender for cells in gathered.values() for cell in cells}
     over = tables.baseline(contenders, baseline)
-    pages = _pages(gathered, reading.records, over)
+    faster = {ground: tables.speedups(cells, over) for ground, cells in gathered.items()}
+    pages = _pages(gathered, reading.records, over, faster)
     files = {
         README: _readme(pages, reading, gathered).encode(),
-        "cells.csv": tables.as_csv(tables.cells_frame(gathered, over)),
+        "cells.csv": tables.as_csv(tables.cells_frame(gathered, over, faster)),
     }
     if len(reading.records) <= MOST_ROWS:
         files["measurements.csv"] = tables.as_csv(tables.records_frame(reading.records))
@@ -83,7 +85,12 @@ def _put(out: Path, files: Mapping[str, bytes]) -> None:
 # --- pages ----------------------------------------------------------------------------------------------------
 
 
-def _pages(gathered: Mapping[Ground, Sequence[Cell]], records: Iterable[Record], over: str | None) -> list[GroundPage]:
+def _pages(
+    gathered: Mapping[Ground, Sequence[Cell]],
+    records: Iterable[Record],
+    over: str | None,
+    faster: Mapping[Ground, Mapping[Cell, Estimate]],
+) -> list[GroundPage]:
     machines = {(host.fingerprint, host.device_name): host for host in hosts(records)}
     names = [markdown.text(title) for title in titles.titles(list(gathered))]
     return [
@@ -91,15 +98,22 @@ def _pages(gathered: Mapping[Ground, Sequence[Cell]], records: Iterable[Record],
             ground,
             cells,
             machines[ground.fingerprint, ground.device_name],
-            over,
+            over=over,
+            speedups=faster[ground],
             number=number,
             title=names[number - 1],
             prefix=f"{number}-" if len(gathered) > 1 else "",
-            is_drawn=number <= MOST_DRAWN or len(gathered) <= MOST_ALL_DRAWN,
+            drawn=_drawn(number, len(gathered)),
         )
         for number, (ground, cells) in enumerate(gathered.items(), start=1)
         if number <= MOST_GROUNDS
     ]
+
+
+def _drawn(number: int, count: int) -> chapters.Drawn:
+    if number == 1 or count <= MOST_ALL_DRAWN:
+        return "all"
+    return "overview" if number <= MOST_OVERVIEWS else "nothing"
 
 
 # --- the page -------------------------------------------------------------------------------------------------

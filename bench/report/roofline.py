@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
@@ -37,7 +38,7 @@ def draw(cells: Sequence[Cell], host: Host) -> Picture | None:
         return None
     points: list[Point] = []
     for cell in cells:
-        issued = cell.worst(lambda outcome: outcome.issued_flops)
+        issued = cell.worst(attrgetter("issued_flops"))
         if (cell.mask, cell.length, cell.mode) == (*place, mode) and cell.seconds and issued:
             points.append((cell, issued / least_traffic_bytes(cell.workload), issued / cell.seconds.value))
     if not points:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from bench import wording
 from bench.cells import Cell, Contender
@@ -148,12 +149,12 @@ def speedups(cells: Sequence[Cell], found: Mapping[Cell, Estimate], over: str | 
 
 def memory(cells: Sequence[Cell]) -> str:
     """Peak memory in MiB, and what of it is kept for the backward where there is one."""
-    splits = any(cell.worst(lambda outcome: outcome.saved_bytes) is not None for cell in cells)
+    splits = any(cell.worst(attrgetter("saved_bytes")) is not None for cell in cells)
 
     def written(cell: Cell) -> str | None:
         if cell.peak_bytes is None:
             return None
-        saved = cell.worst(lambda outcome: outcome.saved_bytes)
+        saved = cell.worst(attrgetter("saved_bytes"))
         return wording.mebibytes(cell.peak_bytes) + (f" ({wording.mebibytes(saved)})" if saved is not None else "")
 
     return by_length("peak (saved) MiB" if splits else "peak MiB", cells, written)
@@ -163,10 +164,8 @@ def own_errors(cells: Sequence[Cell]) -> str:
     """Each against its own formula in float64, with what rounding explains; gradients below."""
 
     def written(cell: Cell) -> str | None:
-        output = _held(cell.worst(lambda outcome: outcome.own_error), cell.worst(lambda outcome: outcome.tolerance))
-        gradient = _held(
-            cell.worst(lambda outcome: outcome.gradient_error), cell.worst(lambda outcome: outcome.gradient_tolerance)
-        )
+        output = _held(cell.worst(attrgetter("own_error")), cell.worst(attrgetter("tolerance")))
+        gradient = _held(cell.worst(attrgetter("gradient_error")), cell.worst(attrgetter("gradient_tolerance")))
         lines = [output, gradient and f"∇ {gradient}"]
         return "<br>".join(line for line in lines if line) or None
 
@@ -195,10 +194,10 @@ def setups(cells: Sequence[Cell]) -> str:
     """What happens once: building, compiling, the first call."""
 
     def written(cell: Cell) -> str | None:
-        seconds = cell.middle(lambda outcome: outcome.setup_seconds)
+        seconds = cell.middle(attrgetter("setup_seconds"))
         if seconds is None:
             return None
-        compiling = cell.middle(lambda outcome: outcome.compile_seconds)
+        compiling = cell.middle(attrgetter("compile_seconds"))
         return wording.duration(seconds) + (f" ({wording.duration(compiling)})" if compiling else "")
 
     return by_length("set-up (compiling)", cells, written)
@@ -220,7 +219,7 @@ def rates(cells: Sequence[Cell]) -> str:
     """Share of what the machine was seen to attain at this arithmetic intensity."""
 
     def written(cell: Cell) -> str | None:
-        share = cell.middle(lambda outcome: outcome.roofline_fraction)
+        share = cell.middle(attrgetter("roofline_fraction"))
         return None if share is None else wording.percent(share)
 
     return by_length("share of the roofline", cells, written)

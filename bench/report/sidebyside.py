@@ -78,11 +78,11 @@ def comparability(one: Mapping[str, str], other: Mapping[str, str]) -> str:
     code = [name for name in differing if name in _CODE or name.startswith("version of ")]
     rest = [name for name in differing if name not in machine and name not in code]
     if machine:
-        more = f", nor do {wording.listed(rest)} agree" if rest else ""
+        more = f", another {wording.listed(rest)}" if rest else ""
         more += ", and the code differs as well" if code else ""
         return (
-            f"**cannot be compared**: other machines{more}. Compare which variant wins on each, and by how many times, "
-            "not seconds."
+            f"**cannot be compared**: another machine{more}. Compare which variant wins on each, and by how "
+            "many times, not seconds."
         )
     if rest and code:
         return f"**cannot be compared**: {wording.listed(rest)} differ, and so does the code."

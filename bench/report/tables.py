@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -108,11 +109,18 @@ def verdict(growth: stats.Growth | None, claimed: float | None) -> str:
 # --- frames ---------------------------------------------------------------------------------------------------
 
 
-def cells_frame(gathered: Mapping[Ground, Sequence[Cell]], over: str | None = None) -> pd.DataFrame:
-    """One row a cell. ``ground`` counts from 1; units are in the names; figures that are not known are missing."""
+def cells_frame(
+    gathered: Mapping[Ground, Sequence[Cell]],
+    over: str | None = None,
+    known: Mapping[Ground, Mapping[Cell, stats.Estimate]] | None = None,
+) -> pd.DataFrame:
+    """One row a cell. ``ground`` counts from 1; units are in the names; figures that are not known are missing.
+
+    ``known``: the speed-ups over ``over``, if somebody has them already.
+    """
     rows = []
-    for number, cells in enumerate(gathered.values(), start=1):
-        faster = speedups(cells, over)
+    for number, (ground, cells) in enumerate(gathered.items(), start=1):
+        faster = speedups(cells, over) if known is None else known[ground]
         rows += [_cell_row(number, cell, faster.get(cell), over) for cell in cells]
     return pd.DataFrame(rows)
 
@@ -139,27 +147,27 @@ def _cell_row(number: int, cell: Cell, speedup: stats.Estimate | None, over: str
         "speedup_low": faster.low,
         "speedup_high": faster.high,
         "peak_bytes": cell.peak_bytes,
-        "output_bytes": cell.worst(lambda outcome: outcome.output_bytes),
-        "saved_bytes": cell.worst(lambda outcome: outcome.saved_bytes),
-        "workspace_bytes": cell.worst(lambda outcome: outcome.workspace_bytes),
-        "reserved_bytes": cell.worst(lambda outcome: outcome.reserved_bytes),
-        "setup_seconds": cell.middle(lambda outcome: outcome.setup_seconds),
-        "compile_seconds": cell.middle(lambda outcome: outcome.compile_seconds),
-        "own_error": cell.worst(lambda outcome: outcome.own_error),
-        "tolerance": cell.worst(lambda outcome: outcome.tolerance),
-        "gradient_error": cell.worst(lambda outcome: outcome.gradient_error),
-        "gradient_tolerance": cell.worst(lambda outcome: outcome.gradient_tolerance),
+        "output_bytes": cell.worst(attrgetter("output_bytes")),
+        "saved_bytes": cell.worst(attrgetter("saved_bytes")),
+        "workspace_bytes": cell.worst(attrgetter("workspace_bytes")),
+        "reserved_bytes": cell.worst(attrgetter("reserved_bytes")),
+        "setup_seconds": cell.middle(attrgetter("setup_seconds")),
+        "compile_seconds": cell.middle(attrgetter("compile_seconds")),
+        "own_error": cell.worst(attrgetter("own_error")),
+        "tolerance": cell.worst(attrgetter("tolerance")),
+        "gradient_error": cell.worst(attrgetter("gradient_error")),
+        "gradient_tolerance": cell.worst(attrgetter("gradient_tolerance")),
         "relative_error": cell.relative_error,
         "cosine": cell.cosine,
-        "useful_flops": cell.worst(lambda outcome: outcome.useful_flops),
-        "issued_flops": cell.worst(lambda outcome: outcome.issued_flops),
+        "useful_flops": cell.worst(attrgetter("useful_flops")),
+        "issued_flops": cell.worst(attrgetter("issued_flops")),
         "effective_tflops": _tflops(cell),
-        "roofline_fraction": cell.middle(lambda outcome: outcome.roofline_fraction),
+        "roofline_fraction": cell.middle(attrgetter("roofline_fraction")),
     }
 
 
 def _tflops(cell: Cell) -> float | None:
-    useful = cell.worst(lambda outcome: outcome.useful_flops)
+    useful = cell.worst(attrgetter("useful_flops"))
     return useful / cell.seconds.value / 1e12 if useful and cell.seconds else None
 
 
@@ -169,7 +177,7 @@ def records_frame(records: Iterable[Record]) -> pd.DataFrame:
 
 
 def _record_row(record: Record) -> dict[str, Any]:
-    outcome = msgspec.to_builtins(record.outcome)
+    outcome = {name: getattr(record.outcome, name) for name in record.outcome.__struct_fields__}
     row: dict[str, Any] = {
         "run_id": record.run_id,
         "process": record.process,
@@ -183,10 +191,10 @@ def _record_row(record: Record) -> dict[str, Any]:
         row |= _series(record.outcome)
         row |= {f"condition_{name}": value for name, value in sorted(record.outcome.conditions.items())}
     for name, value in outcome.items():
-        if name in row or name.startswith("seconds") or name in ("conditions", "type"):
+        if name in row or name.startswith("seconds") or name == "conditions":
             continue
         if name == "fidelity":
-            row |= value or {}
+            row |= msgspec.to_builtins(value) if value else {}
         else:
             row[name] = "; ".join(value) if isinstance(value, list) else value
     return row
