@@ -56,10 +56,10 @@ def weigh(name, workload):
     return weigh_cpu(Call(variant.build(workload, variant.parameters()), operands, workload.mode)).weight.peak_bytes
 
 
-def heavy(name, workload):
+def heavy(name, workload, batches=(8, 16)):
     """The workload with a batch for which it weighs a little more than 64 MiB, and what it weighs."""
-    light, heavier = (weigh(name, replace(workload, batch=batch)) for batch in (8, 16))
-    batch, weight = ceil(8 * 1.1 * ENOUGH / (heavier - light)), 0
+    light, heavier = (weigh(name, replace(workload, batch=batch)) for batch in batches)
+    batch, weight = ceil((batches[1] - batches[0]) * 1.1 * ENOUGH / (heavier - light)), 0
     while weight <= ENOUGH:
         batch = ceil(batch * 1.2 * ENOUGH / weight) if weight else batch
         weight = weigh(name, replace(workload, batch=batch))
