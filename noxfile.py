@@ -63,10 +63,11 @@ def perf(session: nox.Session) -> None:
 
 @nox.session
 def report(session: nox.Session) -> None:
-    """Write the reports of the committed runs anew."""
+    """Write the reports of the committed runs anew, and the page over all reports."""
     session.install("-e", ".")
     for run in sorted(Path("results").glob("*.jsonl")):
         session.run("python", "-m", "bench", "report", str(run), "--out", f"reports/{run.stem}", *session.posargs)
+    session.run("python", "-m", "bench", "report", "--index", "reports")
 
 
 @nox.session

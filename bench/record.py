@@ -35,7 +35,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return _canonical(_without_absent(self)).decode()
 
 
-class Fidelity(msgspec.Struct, frozen=True, kw_only=True):
+class Fidelity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How far an output is from exact attention under the same mask; and its attention weights, of sampled queries.
 
     ``mass_recall``: the share of the exact attention mass that lies on pairs with a non-zero weight here.
@@ -55,7 +55,7 @@ class Fidelity(msgspec.Struct, frozen=True, kw_only=True):
     density: float | None = None
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="measured"):
+class Measured(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="status", tag="measured"):
     """A case that ran, was right by its own formula, and was what it says it is.
 
     ``seconds``: per block, the median time of a call; on CUDA with a cleared L2 cache, beside it ``seconds_warm`` with
@@ -64,6 +64,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", ta
     compiles) and ``first_call_seconds``. ``peak_bytes``: what a call adds to the memory allocated before it;
     ``output_bytes``, ``saved_bytes`` (kept for the backward) and ``workspace_bytes`` are its parts where the mode
     allows. ``dispatched``: operators or kernels, by first use. ``conditions``: load, steal, clocks and the like.
+    ``attention_map``: of one head, who attends to whom; see :mod:`bench.measure.attention_map`.
     """
 
     seconds: list[float]
@@ -92,6 +93,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", ta
     dropped_share: float = 0.0
     conditions: dict[str, float | int | str | None] = {}
     notes: list[str] = []
+    attention_map: list[str] | None = None
 
 
 class Unsupported(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="unsupported"):
@@ -195,7 +197,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One case measured in one process; replicates are further records with another ``process``."""
 
     schema: int = SCHEMA

@@ -16,18 +16,37 @@ _MOST_NAMED = 2
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILES…", type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, metavar="FILES…", type=click.Path(path_type=Path))
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder to write into; an earlier report in it is replaced.  [default: reports/RUN_ID]",
 )
 @click.option("--baseline", metavar="VARIANT", help="What speed-ups are over.  [default: naive_sdpa, if it was run]")
-def command(*, files: tuple[Path, ...], out: Path | None, baseline: str | None) -> int:
+@click.option(
+    "--index",
+    "index_of",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="FOLDER",
+    help="Write FOLDER/README.md over all reports in the folders below it; alone, or after the report of FILES.",
+)
+def command(*, files: tuple[Path, ...], out: Path | None, baseline: str | None, index_of: Path | None) -> int:
     """Write a report of run files: the answer first, then pictures, tables, what is missing, and how far to trust it.
 
     Reads records alone: no torch, no variants. Prints the path of the report's README.md.
     """
+    if not files and index_of is None:
+        raise click.UsageError("Missing argument 'FILES…'.")
+    if files:
+        click.echo(_report(files, out, baseline))
+    if index_of is not None:
+        from bench.report import index
+
+        click.echo(index.write(index_of))
+    return 0
+
+
+def _report(files: tuple[Path, ...], out: Path | None, baseline: str | None) -> Path:
     from bench import store
     from bench.report import pages
 
@@ -42,8 +61,7 @@ def command(*, files: tuple[Path, ...], out: Path | None, baseline: str | None) 
         click.echo(f"warning: {count} lines of the unknown kind {kind!r} left out", err=True)
     if all(record.status != "measured" for record in reading.records):
         click.echo("warning: nothing was measured in these runs; the report says why", err=True)
-    click.echo(readme)
-    return 0
+    return readme
 
 
 def folder_name(run_ids: Sequence[str]) -> str:

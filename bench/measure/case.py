@@ -17,6 +17,7 @@ import torch
 
 from bench.fidelity import fits
 from bench.measure import compilation, cuda, dispatch, oracle, prediction, room, rows, soundness, work
+from bench.measure.attention_map import attention_map
 from bench.measure.call import Call, Operands, Result, load_backward, scatterer
 from bench.measure.clock_cpu import CpuClock
 from bench.measure.clock_cuda import CudaClock
@@ -158,6 +159,7 @@ class Verdict:
     output: Agreement
     gradients: Agreement | None
     fidelity: Fidelity
+    attention_map: list[str] | None
 
 
 # --- the stages ---------------------------------------------------------------------------------------------------
@@ -226,7 +228,8 @@ def _check(subject: Subject, built: Built, first: First) -> tuple[Verdict, Profi
     subject.enter("check")
     sampled = rows.sample(subject.workload, rows.how_many(subject.workload))
     truth, output, gradients = _judge(subject, first.call, first.result, sampled)
-    verdict = Verdict(output, gradients, fidelity(subject.problem, truth, first.result.output))
+    close = fidelity(subject.problem, truth, first.result.output)
+    verdict = Verdict(output, gradients, close, attention_map(subject.problem, truth))
     profiled = subject.weigh(first.dense(built.base))
     subject.refuse(soundness.reused(first.result.output, profiled.output_address))
     objection = dispatch.fell_back(subject.variant, subject.workload.device, profiled.dispatched)
@@ -322,6 +325,7 @@ def _record(subject: Subject, built: Built, verdict: Verdict | None, dispatched:
         first_call_seconds=built.first_call_seconds,
         compile_seconds=built.compiled.seconds or None,
         fidelity=None if verdict is None else verdict.fidelity,
+        attention_map=None if verdict is None else verdict.attention_map,
         useful_flops=work.useful_flops(subject.workload),
         issued_flops=issued,
         dispatched=dispatch.readable(dispatched),

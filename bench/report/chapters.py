@@ -9,7 +9,7 @@ from typing import Literal
 
 from bench.cells import Cell, Contender, Ground
 from bench.record import Host
-from bench.report import claims, crossovers, gallery, gaps, headlines, markdown, repeat, sections, trust
+from bench.report import claims, crossovers, gallery, gaps, headlines, markdown, repeat, sections, tables, trust
 from bench.report.answer import Answer, answers
 from bench.report.gallery import PictureFile
 from bench.stats import Estimate
@@ -83,7 +83,8 @@ def page(
     }
     shown = list(known)[:MOST_WORKLOADS]
     names = gallery.slugs(shown)
-    judged = claims.judged([cell for members in known.values() for cell in members])
+    grown = {workload: tables.scalings(members) for workload, members in known.items()}
+    judged = claims.judged([cell for members in known.values() for cell in members], grown)
     missing = gaps.gaps(cells)
     return GroundPage(
         number=number,
@@ -102,6 +103,7 @@ def page(
                 host,
                 over=over,
                 speedups=speedups,
+                grown=grown[workload],
                 names=(prefix, names[workload]),
                 is_drawn=drawn == "all",
             )
@@ -141,6 +143,7 @@ def _workload(
     *,
     over: str | None,
     speedups: Mapping[Cell, Estimate],
+    grown: Sequence[tables.Scaling],
     names: tuple[str, str],
     is_drawn: bool,
 ) -> WorkloadPage:
@@ -149,7 +152,7 @@ def _workload(
     folded = [
         (f"Speed-up over {over}", sections.speedups(cells, speedups, over)),
         ("Crossovers: from which length on a variant is faster", crossovers.table(cells, over)),
-        ("Growth with the length: fitted and claimed exponents", sections.growth(cells)),
+        ("Growth with the length: fitted and claimed exponents", sections.growth(grown)),
         ("Median time with a warm cache, and replayed from a CUDA graph", sections.other_clocks(cells)),
         ("Peak memory", sections.memory(cells)),
         ("Fidelity to exact attention", sections.fidelities(cells)),

@@ -46,10 +46,14 @@ class Judged:
         return "holds" if verdicts else "not measurable here"
 
 
-def judged(cells: Sequence[Cell]) -> list[Judged]:
-    """Every claim about the contenders of one ground: the exponents that they name, then those of their papers."""
-    workloads = [list(group) for _, group in groupby(cells, key=lambda cell: (cell.mask, cell.mode))]
-    scalings = [{scaling.contender: scaling for scaling in tables.scalings(members)} for members in workloads]
+def judged(cells: Sequence[Cell], grown: Mapping[tuple[str, str], Sequence[tables.Scaling]]) -> list[Judged]:
+    """Every claim about the contenders of one ground: the exponents that they name, then those of their papers.
+
+    ``grown``: the scalings of each mask and mode.
+    """
+    groups = {workload: list(group) for workload, group in groupby(cells, key=lambda cell: (cell.mask, cell.mode))}
+    scalings = [{scaling.contender: scaling for scaling in grown[workload]} for workload in groups]
+    workloads = list(groups.values())
     found = []
     for contender in dict.fromkeys(cell.contender for cell in cells if cell.samples or cell.peak_bytes):
         if contender.is_floor:

@@ -36,10 +36,10 @@ _TWINS = {
 
 # How many times slower or faster, in colour: orange, paper, blue. On a dark page from bright over dark to bright.
 _LEVELS = 12
-_SLOW, _SAME, _FAST = (0xC4, 0x62, 0x0C), (0xF6, 0xF6, 0xF6), (0x0B, 0x4F, 0x94)
+_SLOW, _SAME, _FAST = (0xA8, 0x4C, 0x06), (0xF6, 0xF6, 0xF6), (0x0B, 0x4F, 0x94)
 _SLOW_DARK, _SAME_DARK, _FAST_DARK = (0xF0, 0x8A, 0x3C), (0x1B, 0x21, 0x29), (0x6C, 0xB6, 0xFF)
 ON_PALE, ON_DEEP = "#1c1c1d", "#fdfdfe"  # words on cells of these colours
-_DEEP = 0.62
+_DEEP = 0.72
 
 
 def dark(svg: bytes) -> bytes:

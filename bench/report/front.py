@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from bench.cells import Cell
 
-_LEFT, _AXES, _HEAD, _BOTTOM, _LEAST_HEIGHT = 0.85, 2.9, 0.3, 0.55, 2.5
+_LEFT, _AXES, _HEAD, _BOTTOM, _FOOT, _LEAST_HEIGHT = 0.85, 2.9, 0.3, 0.55, 0.2, 2.5
 _COLUMNS, _MOST_PANELS = 2, 6
 _FARTHEST = 3.0  # relative errors beyond are drawn there
 
@@ -94,13 +94,16 @@ def _figure(fronts: Sequence[Front]) -> Figure:
     column = _LEFT + _AXES + MARGIN_INCHES + names
     height = max(_LEAST_HEIGHT, (max(len(found.named) for found in fronts) + 1) * LINE_INCHES)
     row = _HEAD + height + _BOTTOM
-    width, total = columns * column, TITLE_INCHES + rows * row
+    width, total = columns * column, TITLE_INCHES + rows * row + _FOOT
     figure = Figure(figsize=(width, total))
     for number, found in enumerate(fronts):
         down, across = divmod(number, columns)
         left, bottom = across * column + _LEFT, total - TITLE_INCHES - (down + 1) * row + _BOTTOM
         axes = figure.add_axes((left / width, bottom / total, _AXES / width, height / total))
         _panel(axes, found, height)
+    if any(found.floor is not None for found in fronts):
+        words = "shaded: no closer to exact attention than the plain mean of the values"
+        figure.text(_LEFT / width, 0.13 / total, words, fontsize=7.5, color=colours.FAINT, va="center")
     return figure
 
 
@@ -116,7 +119,7 @@ def _panel(axes: Axes, found: Front, height: float) -> None:
     axes.set_xlabel("relative error to exact attention")
     axes.set_ylabel("times as fast as the fastest exact")
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: "exact" if value == 0 else f"{value:g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _error_tick(value)))
     low, high = axes.get_ylim()
     if high / low > 4:  # noqa: PLR2004  # two powers of two
         axes.yaxis.set_major_locator(LogLocator(base=2, numticks=8))
@@ -128,8 +131,6 @@ def _panel(axes: Axes, found: Front, height: float) -> None:
     axes.set_axisbelow(True)
     if found.floor is not None:
         axes.axvspan(min(found.floor, furthest), furthest, color=colours.GRID, alpha=0.6, linewidth=0, zorder=0)
-        axes.text(found.floor, low, " no closer than the mean of the values", rotation=90, fontsize=7,
-                  color=colours.FAINT, va="bottom", ha="left", zorder=1)  # fmt: skip
     corners = [(min(found.points[cell][0], _FARTHEST), found.points[cell][1]) for cell in found.best]
     axes.step(*zip(*corners, strict=True), where="post", color=colours.SHADE, linewidth=3, zorder=1.5)
     ends = []
@@ -142,3 +143,9 @@ def _panel(axes: Axes, found: Front, height: float) -> None:
             x, y = within(axes, *at)
             ends.append(End(x, y, y, shown(cell.contender.label), look, is_faint=not is_best))
     name_beside(axes, ends, _AXES, height)
+
+
+def _error_tick(value: float) -> str:
+    if value == 0:
+        return "exact"
+    return f"{value:g} or more" if value == _FARTHEST else f"{value:g}"

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from bench.cells import Cell, Contender
 from bench.record import Status
@@ -59,6 +60,7 @@ def gaps(cells: Iterable[Cell]) -> list[Gap]:
     )
 
 
+@lru_cache(maxsize=4096)
 def without_numbers(words: str) -> str:
     """What sentences that differ only in their numbers have in common."""
     return _NUMBER.sub("#", words)

@@ -40,13 +40,14 @@ def details(summary: str, body: str) -> str:
     return f"<details>\n<summary>{html(summary)}</summary>\n\n{body}\n\n</details>"
 
 
-def picture(name: str, alt: str) -> str:
-    """``name.svg``, ``name-dark.svg`` on a dark page, as a link to ``name.png``."""
+def picture(name: str, alt: str, *, to: str | None = None, width: int | None = None) -> str:
+    """``name.svg``, ``name-dark.svg`` on a dark page, as a link to ``name.png`` or elsewhere; ``width`` in pixels."""
     described = html(" ".join(alt.split())).replace('"', "&quot;")
+    wide = f' width="{width}"' if width else ""
     return (
-        f'<a href="{name}.png"><picture>\n'
+        f'<a href="{to or f"{name}.png"}"><picture>\n'
         f'  <source media="(prefers-color-scheme: dark)" srcset="{name}-dark.svg">\n'
-        f'  <img alt="{described}" src="{name}.svg">\n'
+        f'  <img alt="{described}"{wide} src="{name}.svg">\n'
         "</picture></a>"
     )
 

@@ -15,7 +15,7 @@ from bench import wording
 from bench.cells import Cell, Ground, gather, hosts
 from bench.errors import NotComparableError, WrongUsageError
 from bench.record import Record
-from bench.report import chapters, markdown, sections, sidebyside, tables, titles
+from bench.report import chapters, index, markdown, sections, sidebyside, tables, titles
 from bench.report.chapters import GroundPage
 from bench.stats import Estimate
 from bench.store import Reading
@@ -24,7 +24,8 @@ MARKER = "<!-- attention-bench report -->"
 README = "README.md"
 
 MOST_GROUNDS = 12  # with pages of their own
-MOST_ALL_DRAWN, MOST_OVERVIEWS = 4, 6  # all with all pictures; of more, the first alone, and overviews of the next
+MOST_ALL_DRAWN, MOST_OVERVIEWS = 4, 4  # all with all pictures; of more, the first alone, and overviews of the next
+_MOST_HEADLINES = 4  # of a report in the index
 MOST_ROWS = 20_000  # of measurements.csv; of more, the run files are the better copy
 
 _OURS = re.compile(
@@ -60,6 +61,7 @@ def write(reading: Reading, out: Path, *, baseline: str | None = None) -> Path:
     for page in pages:
         for file in page.pictures:
             files |= file.files
+    files[index.CARD] = index.encode(_card(pages, reading, gathered))
     _put(out, files)
     return out / README
 
@@ -147,6 +149,21 @@ def _readme(pages: Sequence[GroundPage], reading: Reading, gathered: Mapping[Gro
         further=len(gathered) - len(pages),
     )
     return re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"
+
+
+def _card(pages: Sequence[GroundPage], reading: Reading, gathered: Mapping[Ground, Sequence[Cell]]) -> index.Card:
+    headlines = [
+        f"{'' if len(pages) == 1 else f'{page.title}: '}**{workload.title}**: {workload.headline}"
+        for page in pages
+        for workload in page.workloads
+        if workload.headline
+    ]
+    return index.Card(
+        title=_headline_title(gathered),
+        summary=_summary(gathered, reading.records),
+        headlines=headlines[:_MOST_HEADLINES],
+        thumbnail=next((file.name for page in pages for file in page.pictures), None),
+    )
 
 
 def _headline_title(gathered: Mapping[Ground, Sequence[Cell]]) -> str:

@@ -225,7 +225,7 @@ def rates(cells: Sequence[Cell]) -> str:
     return by_length("share of the roofline", cells, written)
 
 
-def growth(cells: Sequence[Cell]) -> str:
+def growth(grown: Iterable[tables.Scaling]) -> str:
     """Fitted exponents beside the claimed ones."""
     rows = [
         [
@@ -233,7 +233,7 @@ def growth(cells: Sequence[Cell]) -> str:
             *_exponents(scaling.time, scaling.contender.time_exponent),
             *_exponents(scaling.memory, scaling.contender.memory_exponent),
         ]
-        for scaling in tables.scalings(cells)
+        for scaling in grown
     ]
     header = ["exponent of N", "time", "last step", "claimed", "", "memory", "last step", "claimed", ""]
     return markdown.table(header, rows)

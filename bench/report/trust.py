@@ -122,8 +122,9 @@ def dispatched(cells: Iterable[Cell]) -> list[tuple[str, list[str]]]:
     """What ran under the name of each contender, by first use, over all its measured cases."""
     found: dict[str, dict[str, None]] = {}
     for cell in cells:
-        for outcome in cell.measured:
-            found.setdefault(cell.contender.label, {}).update(dict.fromkeys(outcome.dispatched))
+        names = {id(outcome.dispatched): outcome.dispatched for outcome in cell.measured}  # most share one list
+        for dispatched in names.values():
+            found.setdefault(cell.contender.label, {}).update(dict.fromkeys(dispatched))
     return [(label, list(names)) for label, names in found.items()]
 
 
@@ -141,8 +142,8 @@ def _conditions(outcomes: Sequence[Measured]) -> list[tuple[str, str]]:
 
 
 def _figures(outcomes: Iterable[Measured], name: str) -> list[float]:
-    values = (outcome.conditions.get(name) for outcome in outcomes)
-    return [float(value) for value in values if isinstance(value, (int, float))]
+    values = [outcome.conditions.get(name) for outcome in outcomes]
+    return [value for value in values if isinstance(value, (float, int))]
 
 
 def _spread(values: Sequence[float], form: str) -> str:

@@ -237,3 +237,16 @@ def test_intervals_of_exponents_hold_the_truth(processes, blocks):
 def test_growth_takes_any_samples(series):
     grown = growth({256 * 2**index: samples for index, samples in enumerate(series)})
     assert math.isfinite(grown.exponent.value)
+
+
+def test_medians_of_many_processes_are_those_of_each():
+    random = np.random.default_rng(3)
+    many = {process: random.lognormal(size=6).tolist() for process in range(20)}
+    alone = {process: Samples({process: values}).medians[process] for process, values in many.items()}
+    assert Samples(many).medians == alone
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_bad_samples_among_many_processes_are_refused(bad):
+    with pytest.raises(ValueError, match="positive, finite"):
+        _ = Samples({process: [1.0, bad] for process in range(20)}).medians

@@ -307,3 +307,63 @@ def test_a_number_that_is_not_finite_is_refused(file):
     with store.Appender(file) as appender, pytest.raises(ValueError, match="own_error is nan"):
         appender.append(line_of(outcome=outcome))
     assert not file.exists()  # nothing came of it, and nothing stands in the way of the next try
+
+
+# --- repeated lines -------------------------------------------------------------------------------------------
+
+
+def rewritten(line, **changes):
+    return json.dumps(json.loads(record.encode(line)) | changes).encode() + b"\n"
+
+
+ODD_NAMES = ['a"]b', "kernel<x[3]>", '","process":7,"about":{', "", "ünï", "\\"]
+
+
+def test_lines_that_repeat_read_as_the_first_does(file):
+    lines = [
+        line_of(process=process, outcome=outcome)
+        for process in range(3)
+        for outcome in (
+            msgspec.structs.replace(
+                MEASURED, dispatched=["aten::bmm", *ODD_NAMES[:process]], notes=['x","at":"never"}']
+            ),
+        )
+    ]
+    lines += [line_of(process=9, outcome=Failed(stage="build", message='"],"process":1,"about":{}'))]
+    lines += [msgspec.structs.replace(line_of(process=10), at="2024-03-01T12:00:00+00:00", command='echo ,"at":"no"}')]
+    write(file, *lines)
+    assert store.read(file).records == lines
+
+
+def test_lines_of_another_order_are_read_too(file):
+    some = [line_of(process=process) for process in range(3)]
+    backwards = [json.dumps(dict(reversed(json.loads(record.encode(one)).items()))).encode() + b"\n" for one in some]
+    write(file, some[0], *backwards[1:], rewritten(line_of(process=3)))
+    assert store.read(file).records == [*some, line_of(process=3)]
+
+
+@pytest.mark.parametrize("names", [[name] for name in ODD_NAMES] + [ODD_NAMES, []], ids=str)
+def test_names_of_what_ran_survive_being_shared(file, names):
+    lines = [
+        line_of(process=process, outcome=msgspec.structs.replace(MEASURED, dispatched=names)) for process in (0, 1)
+    ]
+    write(file, *lines)
+    read = store.read(file).records
+    assert [one.outcome.dispatched for one in read] == [names, names]
+
+
+def test_a_damaged_outcome_or_process_among_repeated_lines_is_named(file):
+    good = record.encode(line_of()) + b"\n"
+    write(
+        file, good, good.replace(b'"process":0', b'"process":"x"'), good.replace(b'"seconds":[0.5', b'"seconds":["5"')
+    )
+    reading = store.read(file)
+    assert len(reading.records) == 1
+    assert [problem.split(":")[0] for problem in reading.problems] == [f"{file} line 2", f"{file} line 3"]
+
+
+def test_compactly_seconds_are_arrays_of_the_same_numbers(file):
+    write(file, line_of(), line_of(process=1))
+    (one, other) = store.read(file, compactly=True).records
+    assert list(one.outcome.seconds) == list(other.outcome.seconds) == MEASURED.seconds
+    assert one.outcome.seconds.itemsize == 8

@@ -84,7 +84,7 @@ def test_links_and_pictures_lead_somewhere(folder):
     assert len(targets) > 5
     for target in targets:
         assert target[1:] in headings if target.startswith("#") else (folder / target).is_file(), target
-    referred = {"README.md", *(target for target in targets if not target.startswith("#"))}
+    referred = {"README.md", "report.json", *(target for target in targets if not target.startswith("#"))}
     assert {file.name for file in folder.iterdir()} == referred
 
 
