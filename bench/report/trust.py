@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from bench import wording
 from bench.cells import Cell, Ground
 from bench.record import Host, Measured, Record
@@ -42,10 +44,33 @@ def environment(ground: Ground, cells: Sequence[Cell], host: Host) -> list[tuple
         ("measured", _when(records)),
         ("processes per case", _range([len(cell.records) for cell in cells])),
         ("samples per process", _range([len(outcome.seconds) for outcome in measured if outcome.seconds])),
+        ("noise floor", noise_floor(cells)),
         ("ceilings", _ceilings(host.ceilings)),
         *_conditions(measured),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def noise_floor(cells: Iterable[Cell]) -> str:
+    """How much the same case differs between processes or, with one each, between the blocks of it; over all cases.
+
+    The standard deviation of the logarithms, in the median case and in the worst.
+    """
+    between, within = [], []
+    for cell in cells:
+        medians = [*cell.samples.medians.values()]
+        if len(medians) > 1:
+            between.append(float(np.std(np.log(medians), ddof=1)))
+        elif cell.samples.only is not None and len(cell.samples.only) > 1:
+            within.append(float(np.std(np.log(cell.samples.only), ddof=1)))
+    spreads, where = (
+        (between, "processes") if between else (within, "blocks of one process; between processes not known")
+    )
+    if not spreads:
+        return ""
+    cases = wording.counted(len(spreads), "case")
+    middle, worst = wording.percent(statistics.median(spreads)), wording.percent(max(spreads))
+    return f"±{middle} in the median of {cases}, ±{worst} in the worst (SD between {where})"
 
 
 def revision(ground: Ground) -> str:

@@ -12,12 +12,19 @@ from markdown_it import MarkdownIt
 from bench import store
 from bench.errors import NotComparableError, WrongUsageError
 from bench.record import Failed, OutOfMemory, Unsupported
-from bench.report import pages
+from bench.report import canvas, pages
 from bench.store import Reading
 from tests.bench import runs
 from tests.bench.report import golden
 
 MARKDOWN = MarkdownIt("commonmark").enable("table")
+
+
+@pytest.fixture(autouse=True)
+def unpainted(monkeypatch):
+    """Pictures are laid out and not painted, which is most of the time; tests of their bytes undo this."""
+    monkeypatch.setattr(canvas, "_rendered", lambda figure, form: form.encode())
+    return monkeypatch
 
 
 def written(tmp_path, *records, baseline=None, problems=(), skipped=None):
@@ -119,7 +126,8 @@ class Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_same_records_give_the_same_bytes(tmp_path):
+def test_the_same_records_give_the_same_bytes(tmp_path, unpainted):
+    unpainted.undo()
     first, second = (pages.write(read("odd+processes"), tmp_path / name).parent for name in "ab")
     names = sorted(file.name for file in first.iterdir())
     assert names == sorted(file.name for file in second.iterdir())
@@ -378,3 +386,33 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 def test_no_records(tmp_path):
     with pytest.raises(NotComparableError, match="got none"):
         written(tmp_path)
+
+
+# --- large ones -----------------------------------------------------------------------------------------------
+
+
+def test_many_grounds_have_pictures_of_the_first_alone_and_rows_of_all(tmp_path):
+    records = [runs.record("naive_sdpa", seed=seed, length=n) for seed in range(14) for n in (256, 512)]
+    text = written(tmp_path, *records)
+    names = {file.name for file in (tmp_path / "report").glob("*.png")}
+    assert {"1-speedup.png", "1-time-full-fwd.png", "4-speedup.png"} <= names
+    assert not any(name.startswith(("2-time", "5-", "13-")) for name in names)
+    assert "and 2 more, which have rows in cells.csv alone" in text
+    assert len((tmp_path / "report/cells.csv").read_text().splitlines()) == 29
+
+
+def test_many_workloads_have_rows_alone(tmp_path):
+    text = written(tmp_path, *(runs.record("flex", mask=f"window:{width}") for width in range(1, 15)))
+    assert "2 more workloads have rows in [cells.csv](cells.csv) alone." in text
+
+
+def test_of_very_many_records_there_is_no_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "MOST_ROWS", 2)
+    text = written(tmp_path, *(runs.record("flex", process=process) for process in range(3)))
+    assert "Of 3 records there is no table" in text
+    assert not (tmp_path / "report/measurements.csv").exists()
+
+
+def test_the_noise_floor_is_told(tmp_path):
+    text = written(tmp_path, *(runs.record("flex", runs.measured([1 + 0.02 * n] * 8), process=n) for n in range(3)))
+    assert "| noise floor | ±2.0% in the median of 1 case, ±2.0% in the worst (SD between processes) |" in text
