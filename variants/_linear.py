@@ -9,6 +9,8 @@ from torch.nn.functional import elu
 from variants import _kernelized
 from variants._contract import Attend, NoParameters, Workload
 from variants._kernelized import Features, accumulated, backward_flops, forward_flops, reference_rows
+from variants._linear_full import FullLinearAttention
+from variants._mask import Mask
 from variants._reference import expand_heads
 
 if TYPE_CHECKING:
@@ -16,6 +18,22 @@ if TYPE_CHECKING:
 
 
 def build(workload: Workload, parameters: NoParameters) -> Attend:
+    return _causal(workload) if Mask.parse(workload.mask).causal else _full(workload)
+
+
+def _full(workload: Workload) -> Attend:
+    hidden = _kernelized.hidden_keys(workload)
+    ignored = None if hidden is None else hidden[:, None]
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        grouped = query.unflatten(1, (workload.kv_heads, workload.group))
+        output: Tensor = FullLinearAttention.apply(grouped, key[:, :, None], value[:, :, None], ignored)  # type: ignore[no-untyped-call]  # torch's
+        return output.flatten(1, 2)
+
+    return attend
+
+
+def _causal(workload: Workload) -> Attend:
     hidden = _kernelized.hidden_keys(workload)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -51,6 +69,10 @@ def reference(
 
 
 def flops(workload: Workload, parameters: NoParameters) -> int:
-    """A state of D × (Dv + 1) written once per key and read once per query; causal, also the pairs within chunks."""
-    forward, backward = (count(workload, workload.head_dim) for count in (forward_flops, backward_flops))
-    return workload.by_mode(forward, backward)
+    """A state written once per key and read once per query; causal, with its sums, and the pairs within chunks too."""
+    if Mask.parse(workload.mask).causal:
+        forward, backward = (count(workload, workload.head_dim) for count in (forward_flops, backward_flops))
+        return workload.by_mode(forward, backward)
+    positions = workload.kv_heads * workload.key_length + workload.heads * workload.query_length
+    states = 2 * workload.batch * positions * workload.head_dim * workload.value_dim
+    return workload.by_mode(states, 2 * states)

@@ -2,7 +2,8 @@
 
 Blocks of queries that see equally many keys are computed together, their keys gathered into one dense batch for SDPA:
 nothing is masked and nothing computed in vain, whatever the length or the padding. Queries that see everything take
-the keys as they lie. What is gathered at once fits the cache, and the backward gathers anew instead of keeping it.
+the keys as they lie. What is gathered at once fits the cache, and the backward gathers anew instead of keeping it. On a
+CPU it goes on from what the forward's kernel says of each row; elsewhere it computes the forward of a tile again.
 """
 
 from __future__ import annotations
@@ -30,13 +31,18 @@ _GATHERED_BYTES_ON_CUDA = 256 * 1024**2
 
 
 def build(workload: Workload, parameters: Parameters) -> Attend:
-    tiles = list(tiles_of(workload, parameters))
+    work = _Work(list(tiles_of(workload, parameters)), workload.softmax_scale, _is_fused(workload))
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        output: Tensor = _BlockSparse.apply(query, key, value, _Work(tiles, workload.softmax_scale))  # type: ignore[no-untyped-call]
+        output: Tensor = _BlockSparse.apply(query, key, value, work)  # type: ignore[no-untyped-call]  # torch's
         return output
 
     return attend
+
+
+def _is_fused(workload: Workload) -> bool:
+    """Whether torch's kernel for CPUs takes the tiles."""
+    return workload.device == "cpu" and workload.head_dim == workload.value_dim
 
 
 # --- which rows go together ---------------------------------------------------------------------------------------
@@ -114,8 +120,32 @@ def _cut(groups: Iterable[tuple[Tensor, Tensor | slice]], heads: slice, workload
 
 @dataclass(frozen=True, slots=True)
 class _Work:
+    """The tiles of a workload, and whether torch's fused kernel for CPUs takes them."""
+
     tiles: list[Tile]
     scale: float
+    fused: bool
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Output and log-sum-exp of the rows of a tile, by the fused kernel."""
+        output, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001  # alone tells both
+            query, key, value, scale=self.scale
+        )
+        return output, logsumexp
+
+    def gradients(
+        self, upstream: Tensor, inputs: tuple[Tensor, Tensor, Tensor], known: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, ...]:
+        """Of a tile's queries, keys and values; ``known`` is what :meth:`attended` gave, or nothing is."""
+        if known is not None:
+            given: tuple[Tensor, ...] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(  # noqa: SLF001
+                upstream, *inputs, *known, 0.0, False, scale=self.scale
+            )
+            return given
+        with torch.enable_grad():
+            query, key, value = parts = tuple(part.detach().requires_grad_() for part in inputs)
+            output = scaled_dot_product_attention(query, key, value, scale=self.scale)
+        return torch.autograd.grad(output, parts, upstream)
 
 
 class _BlockSparse(torch.autograd.Function):
@@ -123,31 +153,35 @@ class _BlockSparse(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, work: _Work) -> Tensor:
-        ctx.save_for_backward(query, key, value)
-        ctx.work = work
         output = query.new_zeros(*query.shape[:3], value.shape[3])
-        folded = _Folded.of(query, key, value)
-        into = _by_key_head(output, key)
+        folded, into = _Folded.of(query, key, value), _by_key_head(output, key)
+        known = []
         for tile in work.tiles:
-            _put(scaled_dot_product_attention(*folded.gathered(tile), scale=work.scale), into, tile)
+            if work.fused and any(ctx.needs_input_grad):
+                rows, logsumexp = work.attended(*folded.gathered(tile))
+                known.append(logsumexp)
+            else:
+                rows = scaled_dot_product_attention(*folded.gathered(tile), scale=work.scale)
+            _put(rows, into, tile)
+        ctx.save_for_backward(query, key, value, *([output] if known else []), *known)
+        ctx.work = work
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value = ctx.saved_tensors
-        folded = _Folded.of(query, key, value)
-        upstream = _by_key_head(upstream, key)
+        query, key, value, *known = ctx.saved_tensors
+        work: _Work = ctx.work
+        folded, upstream = _Folded.of(query, key, value), _by_key_head(upstream, key)
         gradient = query.new_zeros(query.shape)
         into = _by_key_head(gradient, key)
         # a block of keys sums over many tiles: in half precision the sum would swallow its parts
         wide = torch.promote_types(key.dtype, torch.float32)
         sums = tuple(torch.zeros(tensor.shape, dtype=wide, device=key.device) for tensor in (key, value))
-        for tile in ctx.work.tiles:
-            with torch.enable_grad():
-                query, key, value = inputs = tuple(part.detach().requires_grad_() for part in folded.gathered(tile))
-                output = scaled_dot_product_attention(query, key, value, scale=ctx.work.scale)
-            of_query, *of_keys = torch.autograd.grad(output, inputs, _rows(upstream, tile))
+        outputs, logsumexps = (_by_key_head(known[0], key), known[1:]) if known else (None, [])
+        for index, tile in enumerate(work.tiles):
+            rows = None if outputs is None else (_rows(outputs, tile), logsumexps[index])
+            of_query, *of_keys = work.gradients(_rows(upstream, tile), folded.gathered(tile), rows)
             _put(of_query, into, tile)
             for part, total in zip(of_keys, sums, strict=True):
                 _add(part, total.flatten(0, 1), tile)
@@ -164,6 +198,8 @@ class _Folded:
 
     @staticmethod
     def of(query: Tensor, key: Tensor, value: Tensor) -> _Folded:
+        if key.stride(-1) != 1 or value.stride(-1) != 1:  # keys may go to the kernel as they lie
+            key, value = key.contiguous(), value.contiguous()
         return _Folded(_by_key_head(query, key), key.flatten(0, 1), value.flatten(0, 1))
 
     def gathered(self, tile: Tile) -> tuple[Tensor, Tensor, Tensor]:
@@ -205,10 +241,10 @@ def _add(part: Tensor, total: Tensor, tile: Tile) -> None:
 
 
 def flops(workload: Workload, parameters: Parameters) -> int:
-    """Two products over the pairs in sight, and no other; the backward repeats them, then takes five."""
+    """Two products over the pairs in sight, and no other; the backward takes five, and where it must repeats them."""
     pairs = Pattern.of(composed(workload, parameters), "cpu").pairs
     forward = workload.head_dim + workload.value_dim
-    backward = forward + 3 * workload.head_dim + 2 * workload.value_dim
+    backward = 3 * workload.head_dim + 2 * workload.value_dim + (0 if _is_fused(workload) else forward)
     columns = workload.by_mode(forward, backward)
     return 2 * workload.heads * pairs * columns
 

@@ -99,8 +99,39 @@ def test_issued_flops_are_those_of_the_pairs_in_sight():
     assert forward < 4 * PADDED.head_dim * PADDED.heads * PADDED.batch * 150 * 150 / 3
     wider = replace(PADDED, value_head_dim=5)
     assert bigbird.flops(replace(wider, mode="bwd"), SMALL) == 2 * PADDED.heads * pairs * (4 * 8 + 3 * 5)
+    assert bigbird.flops(replace(PADDED, mode="bwd"), SMALL) == 2 * PADDED.heads * pairs * 5 * 8  # nothing twice
     longer = [bigbird.flops(square(BASE, length), Parameters()) for length in (4096, 8192)]
     assert longer[1] / longer[0] == pytest.approx(2, rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("mask", ["full", "padding:0.5"])
+def test_going_on_from_the_forward_is_computing_it_again(mask, dtype, monkeypatch):
+    workload = replace(BASE, mask=mask, dtype=dtype)
+    given = operands(workload)
+    fused = run(VARIANT, workload, SMALL, given)
+    monkeypatch.setattr(bigbird, "_is_fused", lambda workload: False)
+    again = run(VARIANT, workload, SMALL, given)
+    tolerance = {"rtol": 0.02, "atol": 0.02} if dtype == "bfloat16" else {"rtol": 1e-4, "atol": 1e-5}
+    for first, second in zip((fused.output, *fused.gradients), (again.output, *again.gradients), strict=True):
+        torch.testing.assert_close(first, second, **tolerance)
+
+
+def test_keys_whose_channels_lie_apart():
+    given = operands(BASE)
+    tensors = [tensor.detach().mT.contiguous().mT.requires_grad_() for tensor in given.inputs]
+    assert tensors[1].stride(-1) != 1
+    right, result = (
+        run(VARIANT, BASE, Parameters(), given),
+        run(VARIANT, BASE, Parameters(), replace_inputs(given, tensors)),
+    )
+    torch.testing.assert_close(result.output, right.output)
+    for first, second in zip(result.gradients, right.gradients, strict=True):
+        torch.testing.assert_close(first, second)
+
+
+def replace_inputs(given, tensors):
+    return replace(given, **dict(zip(("query", "key", "value"), tensors, strict=True)))
 
 
 @pytest.mark.parametrize("budget", [1, 20000, 60000])
@@ -159,10 +190,10 @@ def test_memory_is_linear(mode):
     assert parametrised.memory_exponent(VARIANT, workload, Parameters(), lengths) <= 1.1
 
 
-def test_training_keeps_nothing_but_the_inputs():
+def test_training_keeps_a_number_per_row_beside_what_there_is():
     workload = replace(square(BASE, 4096), batch=1)
     weight = weigh_cpu(Call(VARIANT.build(workload, Parameters()), operands(workload), "fwd_bwd")).weight
-    assert weight.saved_bytes == 0
+    assert weight.saved_bytes == 4 * workload.heads * workload.query_length
 
 
 @pytest.mark.parametrize(
