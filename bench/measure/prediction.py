@@ -72,12 +72,12 @@ def predict(workload: Workload, peak: Callable[[Workload], int]) -> int | None:
 
 
 def _batches(workload: Workload) -> list[int]:
-    """Two smaller batches, the larger one at most a quarter of the real one where that is enough; or the real one."""
+    """Two smaller batches, the larger one at most half the real one where that is enough; or the real one."""
     if workload.batch <= _FEWEST_ITEMS + 1:
         return [workload.batch]
     item = least_traffic_bytes(replace(workload, batch=1, mode="fwd"))
     filling = -(-_FILLING_BYTES[workload.device.partition(":")[0]] // item)
-    larger = max(_FEWEST_ITEMS + 1, min(workload.batch // 4, filling))
+    larger = max(_FEWEST_ITEMS + 1, min(workload.batch // 2, filling))
     return [max(_FEWEST_ITEMS, larger * 2 // 3), larger]
 
 
