@@ -113,12 +113,13 @@ def test_a_block_is_ten_milliseconds_of_at_most_32_calls(gpu, call_seconds, call
 
 def test_launches_are_hidden_as_soon_as_the_hold_is_long_enough(gpu):
     """Kernels of 1 µs whose launch costs 5: seen from the host they take 5, behind a held stream 1."""
-    clock = clock_on(gpu, Kernels(gpu, 30e-6, kernels=30), call_seconds=3e-4)
+    gpu.stream.depth = 10_000
+    clock = clock_on(gpu, Kernels(gpu, 200e-6, kernels=200), call_seconds=1e-3)
     first, second = clock.sample(), clock.sample()
     assert first.blemish == NOT_HIDDEN
-    assert first.seconds > 100e-6
+    assert first.seconds > 500e-6
     assert second.blemish is None
-    assert second.seconds == pytest.approx(30e-6)
+    assert second.seconds == pytest.approx(200e-6)
 
 
 def test_blocks_get_shorter_until_their_launches_fit_into_the_queue(gpu):
