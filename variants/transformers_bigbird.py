@@ -96,7 +96,8 @@ def _core(workload: Workload, parameters: Parameters) -> Any:
     )
     seed = random.Random(f"transformers_bigbird:{workload.seed}").getrandbits(32)  # noqa: S311  # no secret
     with torch.device("meta"):  # it has projections that are not used
-        return BigBirdBlockSparseAttention(config, seed=seed).train(parameters.training)
+        core: Any = BigBirdBlockSparseAttention
+        return core(config, seed=seed).train(parameters.training)
 
 
 @dataclass(frozen=True, slots=True)

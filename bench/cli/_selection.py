@@ -38,7 +38,7 @@ _SETTINGS = ("device", "time_budget", "timeout", "threads", "float32_precision",
 def options(command: _Command) -> _Command:
     """Add the options of a selection to a command, which gets them as keyword arguments for :func:`suite_of`."""
     decorators = [
-        click.option("--suite", "suite_name", metavar="NAME|FILE.toml", help="Such as quick, gpu, bert or llama3-8b; or your own file."),
+        click.option("--suite", "suite_name", metavar="NAME|FILE.toml", help="quick, gpu, bert, llama3-8b, …, or your own."),
         *(click.option(f"--{name}", metavar=metavar, multiple=True, help=text) for name, metavar, text in _AXES),
         click.option("--text", metavar="FILE.txt", help="What minilm and matched read, if not Python's own reference."),
         click.option("--param", multiple=True, metavar="VARIANT.NAME=X,…", help="A variant's parameter."),
@@ -62,12 +62,12 @@ def suite_of(chosen: Mapping[str, Any]) -> Suite:
         WrongUsageError: nothing is chosen, or something unusable.
 
     """
-    axes = {name.replace("-", "_"): _values(chosen[name.replace("-", "_")]) for name, *_ in _AXES}
+    axes = {name.replace("-", "_"): values(chosen[name.replace("-", "_")]) for name, *_ in _AXES}
     given: dict[str, Any] = {name: values for name, values in axes.items() if values}
     if chosen["text"] is not None:
         given["inputs"] = _reading(given.get("inputs", []), chosen["text"])
     if chosen["param"]:
-        given["param"] = _parameters(chosen["param"])
+        given["param"] = parameters(chosen["param"])
     if chosen["suite_name"] is None and not given and not chosen["variant_files"]:
         built_in = ", ".join(suite.built_in_suites())
         raise WrongUsageError(f"expected what to measure: --suite ({built_in}, or a TOML file), --variants or an axis")
@@ -106,16 +106,23 @@ def memory_bytes(text: str | None) -> int | None:
 _SCALES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def _values(texts: Sequence[str]) -> list[str]:
+def values(texts: Sequence[str]) -> list[str]:
+    """What several options hold, joined by commas."""
     return [value.strip() for text in texts for value in text.split(",") if value.strip()]
 
 
-def _parameters(texts: Sequence[str]) -> dict[str, dict[str, list[str]]]:
+def parameters(texts: Sequence[str]) -> dict[str, dict[str, list[str]]]:
+    """By variant and name, what --param gives.
+
+    Raises:
+        WrongUsageError: it is not spelled variant.name=value.
+
+    """
     found: dict[str, dict[str, list[str]]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         variant, dot, parameter = name.strip().partition(".")
-        if not (equals and dot and variant and parameter and _values([values])):
+        if not (equals and dot and variant and parameter and values([values])):
             raise WrongUsageError(f"--param: expected variant.name=value, as in linformer.rank=128, got {text!r}")
-        found.setdefault(variant, {}).setdefault(parameter, []).extend(_values([values]))
+        found.setdefault(variant, {}).setdefault(parameter, []).extend(values([values]))
     return found
