@@ -1,0 +1,134 @@
+"""Attentions of variant files that compute something else than they should, and the table of all faults in the docs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.record import Case, Measured, Settings
+from bench.sweep import engine, messages
+from bench.sweep.worker import Worker
+from tests.bench.sweep import test_stations as processes
+from tests.fixtures.sound import FAULTY
+from variants._contract import Workload
+
+ROOT = Path(__file__).parents[3]
+FAULTS = ROOT / "tests/fixtures/faults"
+SETTINGS = Settings(threads=1, time_budget_seconds=0.02, timeout_seconds=60)
+
+# fault → status, stage and what the message says; None where the case is measured all the same
+EXPECTED = {
+    "raises": ("failed", "build", "ValueError: the scores went astray"),
+    "raises_unpicklable": ("failed", "build", "LocalError: <function"),
+    "raises_unspeakable": ("failed", "build", "UnspeakableError"),
+    "runs_out_of_memory": ("out_of_memory", "build", "can't allocate memory"),
+    "returns_nothing": ("failed", "build", "expected a tensor, got NoneType"),
+    "wrong_shape": ("failed", "build", "expected an output of shape (1, 2, 13, 8), got (1, 2, 12, 8)"),
+    "wrong_dtype": ("failed", "build", "expected an output of dtype float32, got float64"),
+    "returns_nan": ("incorrect", "check", "1 of 208 numbers of the output are not finite"),
+    "nearly_right": ("incorrect", "check", "is off by 0.001, where rounding explains"),
+    "wrong_gradient": ("incorrect", "check", "the gradient of key is off by"),
+    "same_tensor_twice": ("failed", "check", "the same tensor came back twice: the second call overwrote"),
+    "over_an_input": ("failed", "build", "the output shares its memory with query"),
+    "changes_inputs": ("failed", "build", "key was changed in place"),
+    "wrong_later": ("incorrect", "time", "right at first, wrong after timing"),
+    "keeps_by_address": ("incorrect", "time", "right at first, wrong after timing"),
+    "keeps_by_content": None,
+    "sets_state": ("failed", "build", "it changed torch's global state: threads from 1 to 2, default dtype"),
+    "grows": ("failed", "memory", "the variant is not declared stochastic"),
+    "counts_nothing": ("failed", "time", "the variant counts 0 FLOPs"),
+}
+MODES = {"wrong_gradient": "fwd_bwd"}
+
+# Shown in other places: what they do to a supervisor, at the start of a command, or beside other options.
+ELSEWHERE = {
+    "prints_endlessly": "timeout",
+    "scribbles": "crashed",
+    "kills_itself": "out_of_memory",
+    "broken_import": "exit code 2",
+    "no_variant": "exit code 2",
+    "dies_on_import": "exit code 2",
+    "falls_back": "fell_back",
+}
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    monkeypatch.setattr("bench.sweep.worker.pin", lambda threads: None)  # this process serves other tests too
+    return Worker(engine, lambda reply: None)
+
+
+def measured(worker, fault, length):
+    mode = MODES.get(fault, "fwd")
+    workload = Workload(heads=2, kv_heads=2, query_length=length, key_length=length, head_dim=8, mode=mode)
+    return worker.answer(messages.Measure(case=Case(variant=fault, workload=workload))).outcome
+
+
+def figures(outcome):
+    """All of a record that must not depend on what ran before."""
+    assert isinstance(outcome, Measured), outcome
+    return (
+        *(outcome.peak_bytes, outcome.output_bytes, outcome.saved_bytes, outcome.workspace_bytes),
+        *(outcome.own_error, outcome.gradient_error, outcome.fidelity, outcome.dispatched),
+    )
+
+
+@pytest.mark.parametrize("fault", EXPECTED)
+def test_a_fault_costs_its_own_case_and_the_next_has_identical_figures(worker, fault):
+    worker.answer(messages.Prepare(variant=fault, file=str(FAULTS / f"{fault}.py"), device="cpu", settings=SETTINGS))
+    before = figures(measured(worker, fault, 16))
+    outcome = measured(worker, fault, FAULTY)
+    if EXPECTED[fault] is None:
+        figures(outcome)
+    else:
+        status, stage, message = EXPECTED[fault]
+        assert (outcome.__struct_config__.tag, outcome.stage) == (status, stage), outcome
+        assert message in outcome.message
+    assert figures(measured(worker, fault, 16)) == before
+    assert torch.get_num_threads() == 1
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_another_kernel_than_claimed_is_a_fall_back(worker):
+    file = str(FAULTS / "falls_back.py")
+    worker.answer(messages.Prepare(variant="falls_back", file=file, device="cpu", settings=SETTINGS))
+    outcome = measured(worker, "falls_back", FAULTY)
+    assert outcome.__struct_config__.tag == "fell_back"
+    assert "expected something like 'flash' to run" in outcome.message
+
+
+# --- the documentation ----------------------------------------------------------------------------------------
+
+
+_COLUMNS = 4
+
+
+def rows():
+    """The attentions that a row of the table is shown by, and its status."""
+    page = (ROOT / "docs/measurement.md").read_text()
+    section = page[page.index("## Faults") : page.index("## Processes")]
+    for line in section.splitlines():
+        if line.count("|") == _COLUMNS + 1 and not line.startswith(("|---", "| fault ")):
+            _, status, _, shown_by = (cell.strip() for cell in line.strip("|").split("|"))
+            yield re.findall(r"`(\w+)`", shown_by), status.replace("`", "")
+
+
+def shown():
+    statuses = {fault: expected[0] if expected else "measured" for fault, expected in EXPECTED.items()}
+    statuses |= {fault: expected[0] if expected else "measured" for fault, expected in processes.EXPECTED.items()}
+    return statuses | ELSEWHERE
+
+
+def test_every_row_of_the_table_of_faults_is_shown_by_an_attention():
+    for attentions, status in rows():
+        assert attentions
+        for attention in attentions:
+            assert shown()[attention] in status, attention
+
+
+def test_every_faulty_attention_stands_in_the_table():
+    named = {attention for attentions, _ in rows() for attention in attentions}
+    assert named == {file.stem for file in FAULTS.glob("*.py")}
