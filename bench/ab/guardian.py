@@ -10,14 +10,20 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+_PATIENCE_SECONDS, _TICK_SECONDS = 30.0, 0.01
 
 
 def clean(repository: str, folder: Path) -> None:
     """Remove the folder and everything in it, and let git forget the work trees there."""
     for tree in folder.glob("*/tree"):
         _git(repository, "worktree", "remove", "--force", "--force", str(tree))
-    shutil.rmtree(folder, ignore_errors=True)
+    deadline = time.monotonic() + _PATIENCE_SECONDS  # a worker that is being killed may still write there
+    while folder.exists() and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(_TICK_SECONDS)
     _git(repository, "worktree", "prune")
 
 

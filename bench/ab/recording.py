@@ -52,14 +52,20 @@ GROUPS = {
 CYCLE = ("alike", "alike", "burdened")
 
 # Whose query rows do not depend on each other, so that a slice of them is a slice of the work; and rows enough.
-BURDENABLE = ("naive_sdpa", "chunked_mha", "sdpa_math", "sdpa_flash", "linformer")
+BURDENABLE = ("naive_sdpa", "sdpa_flash", "linformer")
+BURDENED_MODES = ("fwd", "bwd")
 FEWEST_ROWS = 256
 
 
 def bears_burden(case: Case) -> bool:
     """Whether some rows of the case can be computed twice."""
     workload = case.workload
-    return case.variant in BURDENABLE and workload.mask == "full" and workload.query_length >= FEWEST_ROWS
+    return (
+        case.variant in BURDENABLE
+        and workload.mode in BURDENED_MODES
+        and workload.mask == "full"
+        and workload.query_length >= FEWEST_ROWS
+    )
 
 
 # --- measuring ------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from bench.sweep import pinning
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What became of a case on one side in one round; ``timing_seconds``: what it took, checks and weighing apart."""
+    """What became of a case on one side in one round; ``timing_seconds``: what taking turns took, by side."""
 
     scope: Scope
     case: Case
@@ -72,12 +72,12 @@ class Rounds:
 
     def _cell(self, places: Sequence[tuple[Seat, Case]]) -> list[Visit]:
         """One case on all sides that have it; timed where a check had nothing against it."""
-        started, checking = self.now(), _checking_seconds(places)
         found = {seat: self._checked(seat, case) for seat, case in self.draw.sample(places, len(places))}
         timed = [(seat, case) for seat, case in places if found[seat] is None or isinstance(found[seat], Measured)]
+        started = self.now()
         clock = turns.Clock(_look_seconds(self.scopes[0]), self.draw, self.now)
-        outcomes = dict(zip([seat for seat, _ in timed], clock.outcomes(timed) if timed else [], strict=True))
-        taken = self.now() - started - (_checking_seconds(places) - checking)
+        outcomes = dict(zip([seat for seat, _ in timed], clock.outcomes(timed), strict=True))
+        taken = self.now() - started
         return [
             Visit(seat.scope, case, _joined(found[seat], outcomes.get(seat)), taken / len(places))
             for seat, case in places
@@ -95,10 +95,6 @@ class Rounds:
     def _cores(self) -> list[int] | None:
         on_gpu = self.scopes[0].device.startswith("cuda")
         return None if on_gpu else pinning.idlest(self.scopes[0].session.settings.threads)
-
-
-def _checking_seconds(places: Sequence[tuple[Seat, Case]]) -> float:
-    return sum(seat.checking_seconds for seat, _ in places)
 
 
 def _look_seconds(scope: Scope) -> float:

@@ -14,19 +14,17 @@ from bench.sweep.suite import DEFAULT_TIMEOUT_SECONDS
 from bench.sweep.supervisor import LostError, Supervised
 
 _START_SECONDS = 300.0
-_ONLY_WHEN_CHECKED = ("predicted", "check", "memory")
 
 
 class Seat:
     """A context manager. A process that is lost, or should measure nothing more, is replaced when it is needed.
 
-    ``cores``: those to stay on. ``checking_seconds``: spent so far on what only a check does.
+    ``cores``: those to stay on.
     """
 
     def __init__(self, scope: Scope, *, memory_bytes: int | None = None) -> None:
         self.scope = scope
         self.cores: Collection[int] | None = None
-        self.checking_seconds = 0.0
         self._memory_bytes = memory_bytes
         self._worker: Supervised | None = None
         self._variant: str | None = None
@@ -118,7 +116,6 @@ class Seat:
         if isinstance(reply, Block):
             return reply
         assert isinstance(reply, messages.Done)  # noqa: S101  # a worker of ours answers what it is asked
-        self.checking_seconds += sum(reply.seconds.get(stage, 0.0) for stage in _ONLY_WHEN_CHECKED)
         if reply.retire:
             self.__exit__()
         return reply.outcome

@@ -60,6 +60,7 @@ def side_of(tree: Tree, name: str, *, variant_files: Sequence[str], install: boo
             folders=tuple(folders),
             # where the command was started is no place to import from
             environment={"PYTHONSAFEPATH": "1"},
+            scratch=tree.folder,  # so that it is gone with the tree
         ),
     )
 

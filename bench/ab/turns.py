@@ -1,8 +1,8 @@
 """One case on several sides that take turns, block by block.
 
-What a machine does to a process drifts within tenths of a second, so sides are compared over blocks of about 10 ms
-that lie side by side: every row holds one block of each side, in random order. How many rows there are depends on the
-time that they take, never on what they say. A row that was disturbed on one side is dropped on all.
+What a machine does to a process drifts within hundredths of a second, so sides are compared over blocks of a few
+milliseconds that lie side by side: every row holds one block of each side, in random order. How many rows there are
+depends on the time that they take, never on what they say. A row that was disturbed on one side is dropped on all.
 """
 
 from __future__ import annotations

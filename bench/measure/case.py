@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 _WEIGHINGS = 3
 _LATER_ROWS = 6
+# Of a block on a CPU where sides take turns: what disturbs both alike must last longer than this.
+_TURN_SECONDS = 0.002
+_TURN_TIMER = f"perf_counter, blocks of {1e3 * _TURN_SECONDS:g} ms"
 _ABOVE_CEILING = 1.05
 _LATER = "right at first, wrong after timing, on new values in old places: "
 
@@ -109,7 +112,11 @@ def _in_turns(subject: Subject, turn: Callable[[Sample], bool]) -> Outcome:
     subject.enter("time")
     compilation.restart()
     scatter = scatterer(built.attend, built.base, subject.workload.mode)
-    clock = CudaClock(scatter, cuda.runtime()) if subject.on_cuda else CpuClock(scatter, call_seconds=call_seconds)
+    clock = (
+        CudaClock(scatter, cuda.runtime())
+        if subject.on_cuda
+        else CpuClock(scatter, call_seconds=call_seconds, block_seconds=_TURN_SECONDS, timer=_TURN_TIMER)
+    )
     watch, begun = Watch.start(), time.perf_counter()
     block = clock.sample()
     while time.perf_counter() - begun < clock.warm_up_seconds:

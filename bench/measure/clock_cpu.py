@@ -49,6 +49,7 @@ class CpuClock:
     scatter: Callable[[], Call]
     call_seconds: float = 0.0
     own_seconds: float = 0.0
+    block_seconds: float = BLOCK_SECONDS
     now_ns: Callable[[], int] = time.perf_counter_ns
     on_core_ns: Callable[[], int] = time.thread_time_ns
     preemptions: Callable[[], int] = preemptions
@@ -64,7 +65,7 @@ class CpuClock:
     def sample(self) -> Sample:
         """Time one block, on a new layout where that is cheap enough."""
         call = self._laid_out()
-        calls = max(1, round(BLOCK_SECONDS / self.call_seconds)) if self.call_seconds else 1
+        calls = max(1, round(self.block_seconds / self.call_seconds)) if self.call_seconds else 1
         durations, lost = self._time(call, calls)
         self.call_seconds = statistics.median(durations) * 1e-9
         self._since_layout_seconds += sum(durations) * 1e-9

@@ -25,6 +25,7 @@ from typing import Never
 KEEPER = "KEEPER"
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_EXITING = 0x4  # the kernel's PF_EXITING
 _HEEDED = {signal.SIGCHLD, signal.SIGTERM}
 _PATIENCE_SECONDS = 5.0
 _TICK_SECONDS = 0.002
@@ -46,7 +47,7 @@ def keep(sweep: int, folder: str, command: list[str]) -> Never:
     while status is None and signal.sigwait(_HEEDED) == signal.SIGCHLD:
         status = _reaped(worker)
     _end_all()
-    if os.getppid() != sweep:
+    if _is_ending(sweep):
         shutil.rmtree(folder, ignore_errors=True)
     _end_like(os.waitstatus_to_exitcode(status) if status is not None else 1)
 
@@ -63,6 +64,16 @@ def _start(command: list[str], unblocked: Collection[int]) -> int:
         os.execv(command[0], command)  # noqa: S606  # the sweep's own command
     finally:
         os._exit(127)
+
+
+def _is_ending(sweep: int) -> bool:
+    """Whether our parent has died, or is about to: it loses its files, and so its worker, before its children."""
+    if os.getppid() != sweep:
+        return True
+    with contextlib.suppress(OSError, ValueError):
+        flags = int(Path(f"/proc/{sweep}/stat").read_bytes().rpartition(b")")[2].split()[6])
+        return bool(flags & _EXITING)
+    return True
 
 
 def _reaped(worker: int) -> int | None:

@@ -64,11 +64,15 @@ class StartError(BenchError):
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The Python that a worker runs in, the folders that it imports from first, and what its environment has beside."""
+    """The Python that a worker runs in, the folders that it imports from first, and what its environment has beside.
+
+    ``scratch``: where its temporary files go, if not where the system wants them.
+    """
 
     python: str = sys.executable
     folders: tuple[Path, ...] = (Path(__file__).parents[2],)
     environment: Mapping[str, str] = field(default_factory=dict)
+    scratch: Path | None = None
 
 
 HERE = Home()
@@ -108,7 +112,9 @@ class Supervised:
         self._oom_kills = _oom_kills()
         self._unframer = messages.Unframer(messages.AnyReply)
         try:
-            self._folder = tempfile.TemporaryDirectory(prefix="attention-bench-", ignore_cleanup_errors=True)
+            self._folder = tempfile.TemporaryDirectory(
+                prefix="attention-bench-", dir=self._home.scratch, ignore_cleanup_errors=True
+            )
             self._start(Path(self._folder.name) / "output")
         except OSError as error:
             raise StartError(f"cannot start a worker: {error.strerror}; mend this and give --resume") from error

@@ -85,9 +85,8 @@ def ab(paced, tmp_path):
 
     def run(root, *arguments, files=("mine.py",), pairs="5"):
         named = [word for file in files for word in ("--variant-file", file)]
-        paced = ("--pairs", pairs) if pairs else ()
         common = ("--repo", root, "--seq-len", "13", "--threads", "1", "--out", tmp_path / "out")
-        return paced("ab", "1", "2", *common, *named, *paced, *arguments)
+        return paced("ab", "1", "2", *common, *named, "--pairs", pairs, *arguments)
 
     run.command = paced
     return run

@@ -47,7 +47,6 @@ class FakeSeat:
     table: Table
     scope: Scope
     cores: object = None
-    checking_seconds: float = 0.0
     case: object = None
 
     def __enter__(self):
