@@ -19,6 +19,7 @@ INTERRUPTED = 130
 COMMANDS = {
     "list": "variants, what they are, and whether they can run here",
     "run": "measure a sweep",
+    "train": "try variants inside a model: dropped in, or trained for a task",
     "verify": "check every variant against its own formula, without timing",
     "report": "markdown and plots of runs",
     "recommend": "what to use for one shape, from runs",

@@ -120,9 +120,9 @@ def parameters(texts: Sequence[str]) -> dict[str, dict[str, list[str]]]:
     """
     found: dict[str, dict[str, list[str]]] = {}
     for text in texts:
-        name, equals, values = text.partition("=")
+        name, equals, given = text.partition("=")
         variant, dot, parameter = name.strip().partition(".")
-        if not (equals and dot and variant and parameter and values([values])):
+        if not (equals and dot and variant and parameter and values([given])):
             raise WrongUsageError(f"--param: expected variant.name=value, as in linformer.rank=128, got {text!r}")
-        found.setdefault(variant, {}).setdefault(parameter, []).extend(values([values]))
+        found.setdefault(variant, {}).setdefault(parameter, []).extend(values([given]))
     return found

@@ -12,6 +12,7 @@ import torch
 import variants
 from bench import traffic
 from bench.errors import WrongUsageError
+from bench.fidelity.attempt import attempt
 from bench.machine import host
 from bench.measure.case import check, measure, time_in_turns
 from bench.measure.ceilings import measure_ceilings
@@ -20,6 +21,7 @@ from variants import VariantError
 from variants._contract import Variant, Workload
 
 __all__ = [
+    "attempt",
     "check",
     "choose_device",
     "every_variant",

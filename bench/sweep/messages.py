@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from bench.fidelity.trial import TrialCase, TrialOutcome
 from bench.record import About, Case, Host, Outcome, Settings, Source
 
 _LENGTH_BYTES = 4
@@ -83,6 +84,16 @@ class Stop(Request, frozen=True, kw_only=True):
     """That was the last turn → :class:`Done`."""
 
 
+class Try(Request, frozen=True, kw_only=True):
+    """Make a trial → :class:`Doing`, any number, and :class:`Tried`. ``checkpoint``: where a training may be kept."""
+
+    case: TrialCase
+    file: str | None
+    device: str
+    settings: Settings
+    checkpoint: str | None = None
+
+
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What a worker says."""
 
@@ -93,6 +104,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     about: About
     parameters: dict[str, Any]
+    equation: str = ""
+    exact_when: str = ""
+    traps: list[str] = []
     package: str | None = None
     file: str | None = None
 
@@ -156,14 +170,20 @@ class Done(Reply, frozen=True, kw_only=True):
     retire: bool = False
 
 
+class Tried(Reply, frozen=True, kw_only=True):
+    """What became of a trial."""
+
+    outcome: TrialOutcome
+
+
 class Refused(Reply, frozen=True, kw_only=True):
     """What was asked cannot be answered, through a mistake in a file or an option."""
 
     message: str
 
 
-AnyRequest = Catalogue | Resolve | Survey | Probe | Prepare | Measure | Turn | Stop
-AnyReply = Catalogued | Resolved | Surveyed | Probed | Prepared | Doing | Block | Done | Refused
+AnyRequest = Catalogue | Resolve | Survey | Probe | Prepare | Measure | Turn | Stop | Try
+AnyReply = Catalogued | Resolved | Surveyed | Probed | Prepared | Doing | Block | Done | Tried | Refused
 
 
 def frame(message: Request | Reply) -> bytes:

@@ -28,6 +28,7 @@ import psutil
 
 import variants
 from bench.errors import BenchError
+from bench.fidelity.trial import NO_ATTENTION, TrialOutcome
 from bench.measure.verdicts import explain
 from bench.record import About, Case, Failed, Measured, Outcome, OutOfMemory, Settings, Stage
 from bench.sweep import messages
@@ -65,7 +66,7 @@ class Worker:
         except (BenchError, VariantError) as error:
             return messages.Refused(message=str(error))
 
-    def _answer(self, request: messages.AnyRequest) -> messages.AnyReply:
+    def _answer(self, request: messages.AnyRequest) -> messages.AnyReply:  # noqa: PLR0911  # one for each request
         match request:
             case messages.Catalogue():
                 return self.catalogue(request.files, request.device)
@@ -80,6 +81,8 @@ class Worker:
                 return self.prepare(request)
             case messages.Measure():
                 return self.measure(request)
+            case messages.Try():
+                return self.attempt(request)
             case messages.Turn() | messages.Stop():
                 raise BenchError("a turn is taken while a case is measured")
             case _:
@@ -166,6 +169,29 @@ class Worker:
         self.send(messages.Block(seconds=block.seconds, blemish=block.blemish))
         return isinstance(next(self.requests, None), messages.Turn)
 
+    def attempt(self, request: messages.Try) -> messages.Tried:
+        """Whatever happens short of the death of this process, there is an outcome."""
+        stages = Stages(self.send)
+        stages.enter("start")
+        if not request.device.startswith("cuda"):
+            pin(request.settings.threads)
+        outcome: TrialOutcome
+        try:
+            self.engine.prepare(request.device, request.settings)
+            outcome = self.engine.attempt(
+                request.case,
+                None if request.case.variant == NO_ATTENTION else self._find(request.case.variant, request.file),
+                told=lambda stage: self.send(messages.Doing(stage=stage)),
+                checkpoint=None if request.checkpoint is None else Path(request.checkpoint),
+            )
+        except (BenchError, VariantError) as error:
+            outcome = Failed(stage="start", message=str(error))
+        except BaseException as error:  # noqa: BLE001  # an attention may raise anything, KeyboardInterrupt too
+            told = explain(error, stages.now)
+            assert isinstance(told, OutOfMemory | Failed)  # noqa: S101  # what exceptions can mean
+            outcome = told
+        return messages.Tried(outcome=outcome)
+
 
 class Stages:
     """Tells the sweep which stage begins, and remembers how long each took."""
@@ -208,6 +234,9 @@ def entry(variant: Variant, file: str | None = None) -> messages.Entry:
             claims=list(variant.claims),
         ),
         parameters=spelled_out(variant.parameters()),
+        equation=variant.equation,
+        exact_when=variant.exact_when,
+        traps=list(variant.traps),
         package=variant.package,
         file=file,
     )

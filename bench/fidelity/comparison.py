@@ -1,0 +1,143 @@
+"""Trials beside each other: a table for each task and length, or the reason why they rank nothing. No torch."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy.stats import t as student
+
+from bench.fidelity.trial import DROP_IN, Replaced, Trained, TrialRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells as text. With a ``refusal`` the rows stand in no order of merit."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    refusal: str | None = None
+
+
+def tables(records: Sequence[TrialRecord]) -> list[Table]:
+    """One for every task and shape, in order of appearance."""
+    groups: dict[tuple[object, ...], list[TrialRecord]] = {}
+    for record in records:
+        shape = record.case.workload
+        options = tuple(sorted(record.case.options.items()))
+        key = (record.case.kind, record.case.task, shape.query_length, shape.batch, shape.mask, shape.device, options)
+        groups.setdefault(key, []).append(record)
+    return [_drop_in(found) if found[0].case.kind == DROP_IN else _task(found) for found in groups.values()]
+
+
+def _by_variant(records: Sequence[TrialRecord]) -> dict[str, list[TrialRecord]]:
+    found: dict[str, list[TrialRecord]] = {}
+    for record in records:
+        parameters = " ".join(f"{name}={value}" for name, value in record.case.parameters.items())
+        found.setdefault(f"{record.case.variant} {parameters}".strip(), []).append(record)
+    return found
+
+
+# --- trained ------------------------------------------------------------------------------------------------------
+
+
+def refusal(records: Sequence[TrialRecord]) -> str | None:
+    """Why the variants of one task cannot be compared: exact attention did not solve it on every seed."""
+    exact = [record for record in records if record.about.exact]
+    task = records[0].case.task
+    if not exact:
+        return f"{task}: no exact attention among the variants, so nothing says that the task can be solved; add one"
+    for name, found in _by_variant(exact).items():
+        failed = [record.case.workload.seed for record in found if not _is_solved(record)]
+        if failed:
+            seeds = ", ".join(map(str, failed))
+            return f"{task}: {name} does not reach 90% on seed {seeds}, so nothing is ranked; give more --steps"
+    return None
+
+
+def _is_solved(record: TrialRecord) -> bool:
+    return isinstance(record.outcome, Trained) and record.outcome.solved
+
+
+def _task(records: Sequence[TrialRecord]) -> Table:
+    case = records[0].case
+    why = refusal(records)
+    rows = []
+    for name, found in _by_variant(records).items():
+        ends = [record.outcome for record in found if isinstance(record.outcome, Trained)]
+        other = ", ".join(sorted({record.status.replace("_", " ") for record in found} - {"trained"}))
+        accuracy = statistics.mean(end.final_accuracy for end in ends) if ends else -1.0
+        rows.append((accuracy, [name, *_trained(ends), other]))
+    if why is None:
+        rows.sort(key=lambda row: -row[0])
+    chance = next((record.outcome.chance for record in records if isinstance(record.outcome, Trained)), None)
+    title = (
+        f"{case.task}, N = {case.workload.query_length}, at most {case.options['steps']} steps of {case.workload.batch}"
+    )
+    if chance is not None:
+        title += f"; chance {chance:.1%}"
+    if len({record.case.workload.seed for record in records}) == 1:
+        title += "; one seed: preliminary"
+    columns = ["variant", "final accuracy", "least", "seeds at 90%", "steps to 90%", "seconds to 90%", "not trained"]
+    return Table(title, columns, [row for _, row in rows], why)
+
+
+def _trained(ends: Sequence[Trained]) -> list[str]:
+    if not ends:
+        return [""] * 5
+    final = [end.final_accuracy for end in ends]
+    steps = [end.steps_to_target for end in ends if end.steps_to_target is not None]
+    seconds = [end.seconds_to_target for end in ends if end.seconds_to_target is not None]
+    return [
+        f"{statistics.mean(final):.3f}",
+        f"{min(final):.3f}",
+        f"{len(steps)} of {len(ends)}",
+        f"{statistics.median(steps):.0f}" if steps else "—",
+        f"{statistics.median(seconds):.0f}" if seconds else "—",
+    ]
+
+
+# --- dropped in ---------------------------------------------------------------------------------------------------
+
+
+def _drop_in(records: Sequence[TrialRecord]) -> Table:
+    rows = []
+    for name, found in _by_variant(records).items():
+        ends = [record.outcome for record in found if isinstance(record.outcome, Replaced)]
+        if ends:
+            rows.append((statistics.mean(end.cosine for end in ends), [name, *_replaced(ends)]))
+        else:
+            rows.append((-2.0, [name, *[""] * 6, found[0].status.replace("_", " ")]))
+    rows.sort(key=lambda row: -row[0])
+    case = records[0].case
+    ends = [record.outcome for record in records if isinstance(record.outcome, Replaced)]
+    title = f"dropped into all layers, {case.workload.query_length} tokens"
+    if ends:
+        exact = interval(ends[0].exact_accuracy)
+        title += f", {ends[0].documents} documents; different documents {ends[0].apart:.2f}; exact accuracy {exact}"
+    columns = ["variant", "cosine", "least", "neighbours", "rank correlation", "accuracy", "moved accuracy", "moved F1"]
+    return Table(title, columns, [row for _, row in rows])
+
+
+def _replaced(ends: Sequence[Replaced]) -> list[str]:
+    ranks = [end.rank_correlation for end in ends if end.rank_correlation is not None]
+    return [
+        f"{statistics.mean(end.cosine for end in ends):.3f}",
+        f"{min(end.least_cosine for end in ends):.3f}",
+        f"{statistics.mean(end.neighbours_kept for end in ends):.2f}",
+        f"{statistics.mean(ranks):.2f}" if ranks else "—",
+        interval([score for end in ends for score in end.accuracy]),
+        interval([score for end in ends for score in end.moved_accuracy]),
+        interval([score for end in ends for score in end.moved_macro_f1]),
+    ]
+
+
+def interval(scores: Sequence[float]) -> str:
+    """Mean and 95% interval over seeds, by Student's t."""
+    mean = statistics.mean(scores)
+    if len(scores) < 2:  # noqa: PLR2004  # no spread in one
+        return f"{mean:.3f}"
+    half = float(student.ppf(0.975, len(scores) - 1)) * statistics.stdev(scores) / len(scores) ** 0.5
+    return f"{mean:.3f} ± {half:.3f}"

@@ -1,0 +1,180 @@
+"""A trial: a variant inside a model, either put there without retraining or trained with it; and its line of a run.
+
+Lines of these kinds stand in run files beside those of bare attentions, which readers of those count and skip. They
+are written by :class:`bench.store.Appender` and read by :func:`read`. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from bench.errors import NotComparableError, WrongUsageError
+from bench.record import SCHEMA, Case, Crashed, Failed, OutOfMemory, Record, Timeout, Unsupported
+
+DROP_IN: Literal["drop_in"] = "drop_in"
+TASK: Literal["task"] = "task"
+KINDS = (DROP_IN, TASK)
+NO_ATTENTION = "no_attention"
+SOLVED = 0.9
+
+
+class TrialCase(Case, frozen=True, kw_only=True):
+    """``task``: ``news`` for a drop-in, else what is trained. ``options``: everything else that changes the result."""
+
+    task: str
+    options: dict[str, int | float] = msgspec.field(default_factory=dict)
+
+
+class Replaced(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="replaced"):
+    """A variant that took the place of attention in every layer of the shipped encoder, against the exact encoder.
+
+    ``cosine``: between both embeddings of a document, the mean, the least of all beside it. ``neighbours_kept``: how
+    many documents have the nearest neighbour that they had. ``rank_correlation``: Spearman's, of the similarities of
+    all pairs. ``apart``: the mean cosine between different documents in the exact encoder, below which an embedding
+    says nothing. A classifier of the documents' topics is trained on half of the embeddings and tried on the others,
+    once for each seed: ``accuracy`` and ``macro_f1`` for one that saw this variant's, ``moved_…`` for one that was
+    trained on the exact encoder's, ``exact_…`` for the exact encoder itself.
+    """
+
+    documents: int
+    cosine: float
+    least_cosine: float
+    neighbours_kept: float
+    rank_correlation: float | None
+    apart: float
+    accuracy: list[float]
+    macro_f1: list[float]
+    moved_accuracy: list[float]
+    moved_macro_f1: list[float]
+    exact_accuracy: list[float]
+    exact_macro_f1: list[float]
+    attention: Attention | None = None
+    seconds: float
+    notes: list[str] = []
+
+
+class Attention(msgspec.Struct, frozen=True, kw_only=True):
+    """What the encoder's attention looks like inside, of this variant and of the exact one: means over some documents.
+
+    ``entropy`` of a row in nats; ``distance`` between query and key in tokens. Of the rollout (arXiv 2005.00928):
+    its total variation from the exact one, and how many of the exact ten largest are kept. ``map`` and ``rollout``: of
+    the first ``tokens`` of a document, what each gives to each, the mean over the heads of layer ``map_layer`` and
+    through all layers; ``exact_…`` beside them.
+    """
+
+    entropy: float
+    exact_entropy: float
+    distance: float
+    exact_distance: float
+    rollout_total_variation: float
+    rollout_top10_kept: float
+    map_layer: int
+    tokens: list[str]
+    map: list[list[float]]
+    exact_map: list[list[float]]
+    rollout: list[list[float]]
+    exact_rollout: list[list[float]]
+
+
+class Trained(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="trained"):
+    """A small model that was trained from scratch with a variant as its attention.
+
+    ``accuracies``: ``(step, accuracy)`` on sequences that are not trained on. ``steps_to_target`` and
+    ``seconds_to_target``: until the first of them that is at least 0.9, None if that did not come. ``chance``: the
+    accuracy of guessing. ``by_depth``: accuracy by quarter of the sequence in which the answer stood, where a task has
+    depths.
+    """
+
+    accuracies: list[tuple[int, float]]
+    final_accuracy: float
+    steps: int
+    seconds: float
+    steps_to_target: int | None
+    seconds_to_target: float | None
+    chance: float
+    parameters: int
+    stopped_early: bool
+    by_depth: list[float] = []
+    notes: list[str] = []
+
+    @property
+    def solved(self) -> bool:
+        return self.steps_to_target is not None
+
+
+TrialOutcome = Replaced | Trained | Unsupported | OutOfMemory | Timeout | Crashed | Failed
+
+
+class TrialRecord(Record, frozen=True, kw_only=True):
+    """One trial. Everything else is as in the record of a bare attention."""
+
+    case: TrialCase
+    outcome: TrialOutcome  # type: ignore[assignment]  # other ends than those of an attention that is timed
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """The trials of some files: the last line of each run, case and process.
+
+    ``problems``: a sentence for every line that could not be read. ``others``: how many lines were of other kinds.
+    """
+
+    records: list[TrialRecord]
+    problems: list[str]
+    others: dict[str, int]
+
+
+def read(*paths: Path) -> Reading:
+    """Every trial in some run files; there may be none.
+
+    Raises:
+        WrongUsageError: a file is missing, or cannot be read at all.
+        NotComparableError: a line of a newer schema.
+
+    """
+    records: dict[tuple[str, str, int], TrialRecord] = {}
+    problems: list[str] = []
+    others: Counter[str] = Counter()
+    for path in paths:
+        for number, line in enumerate(_lines(path), start=1):
+            try:
+                head = _HEAD.decode(line)
+                if head.schema > SCHEMA:
+                    raise NotComparableError(
+                        f"{path} line {number} has schema {head.schema}, and this version reads up to {SCHEMA}: "
+                        "upgrade attention-bench to read it"
+                    )
+                if head.case.kind not in KINDS:
+                    others[head.case.kind] += 1
+                    continue
+                record = _RECORD.decode(line)
+            except msgspec.DecodeError as error:
+                if line.strip():
+                    problems.append(f"{path} line {number}: not a trial ({error})")
+                continue
+            records[record.run_id, record.case.key(), record.process] = record
+    return Reading(list(records.values()), problems, dict(others))
+
+
+def _lines(path: Path) -> Iterable[bytes]:
+    try:
+        return path.read_bytes().splitlines()
+    except OSError as error:
+        raise WrongUsageError(f"expected a run file (.jsonl), cannot read {path}: {error.strerror}") from error
+
+
+class _Kind(msgspec.Struct):
+    kind: str = "operator"
+
+
+class _Head(msgspec.Struct):
+    schema: int
+    case: _Kind
+
+
+_HEAD = msgspec.json.Decoder(_Head)
+_RECORD = msgspec.json.Decoder(TrialRecord)
