@@ -56,9 +56,23 @@ def tests_gpu(session: nox.Session) -> None:
 
 @nox.session
 def perf(session: nox.Session) -> None:
-    """Compare the variants' speeds with pytest-benchmark."""
+    """Compare the variants' speeds with each other, and with the packages that they come from.
+
+    `-- --write-ratios` also writes the table of ratios to docs/variants.md.
+    """
     session.install("-e", ".[torch,packages,test]")
     session.run("pytest", "-m", "perf", "tests/perf", *session.posargs)
+
+
+@nox.session
+def variants(session: nox.Session) -> None:
+    """Write docs/variants.md anew, but for its measured ratios."""
+    session.install("-e", ".[torch,packages]")
+    page, printed = Path("docs/variants.md"), Path(session.create_tmp()).resolve() / "variants.md"
+    with printed.open("w", encoding="utf-8") as stdout:
+        session.run(*"python -m bench list --markdown --device cpu".split(), stdout=stdout, env={"PYTHONUTF8": "1"})
+    _, heading, measured = page.read_text(encoding="utf-8").partition("\n## Measured ratios\n")
+    page.write_text(printed.read_text(encoding="utf-8") + heading + measured, encoding="utf-8")
 
 
 @nox.session

@@ -21,6 +21,9 @@ Use = Literal["query", "key", "value"]
 CausalLeak = Literal["none", "routing"]
 Metric = Literal["time_exponent", "memory_exponent", "speedup", "memory_saving", "error_exponent"]
 
+SOFTMAX = r"O = \operatorname{softmax}(s\,Q K^\top)\,V"
+"""The equation of exact attention."""
+
 MODES: tuple[Mode, ...] = get_args(Mode)
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
@@ -175,7 +178,8 @@ class Variant:
     ``obstacles`` returns a sentence for every reason why this workload cannot be honoured here, none if it can.
     ``flops`` counts the matrix-product operations (a multiply-add is two) that one call in the workload's mode
     issues, masked pairs included where they are computed. ``kernels`` is keyed by device type. ``claims`` are those of
-    its paper beyond ``complexity``.
+    its paper beyond ``complexity``. ``equation``, ``exact_when`` and ``traps`` tell readers its formula
+    in LaTeX, with s the scale, when it is exact attention, and what to beware of, in sentences.
     """
 
     name: str
@@ -190,6 +194,9 @@ class Variant:
     flops: Callable[[Workload, Any], int]
     complexity: Complexity
     claims: tuple[Claim, ...] = ()
+    equation: str = ""
+    exact_when: str = ""
+    traps: tuple[str, ...] = ()
     uses: frozenset[Use] = frozenset({"query", "key", "value"})
     route: Route | None = None
     causal_leak: CausalLeak = "none"

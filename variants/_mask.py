@@ -95,7 +95,7 @@ class Mask:
 
 
 _ORDER = ("softcap", "alibi", "causal", "window", "band", "prefix", "document", "padding", "bigbird")
-_EXAMPLES = {
+EXAMPLES = {  # each term alone
     "full": "full",
     "causal": "causal",
     "window": "window:256",
@@ -153,15 +153,15 @@ def _parse_term(name: str, argument: str, term: str, text: str) -> object:
             return _positive(argument)
         case "bigbird":
             return _bigbird(argument)
-    if name in _EXAMPLES:
+    if name in EXAMPLES:
         raise MaskError(f"mask term {name!r} takes no argument, got {term!r}")
-    near = difflib.get_close_matches(name, _EXAMPLES, n=1)
-    hint = f"; did you mean {_EXAMPLES[near[0]]!r}?" if near else ""
-    raise MaskError(f"expected a mask of {', '.join(_EXAMPLES.values())}, joined by '+', got {text!r}{hint}")
+    near = difflib.get_close_matches(name, EXAMPLES, n=1)
+    hint = f"; did you mean {EXAMPLES[near[0]]!r}?" if near else ""
+    raise MaskError(f"expected a mask of {', '.join(EXAMPLES.values())}, joined by '+', got {text!r}{hint}")
 
 
 def _bad(name: str, argument: str, expected: str) -> MaskError:
-    return MaskError(f"mask {name!r} takes {expected}, as in {_EXAMPLES[name]!r}, got {argument!r}")
+    return MaskError(f"mask {name!r} takes {expected}, as in {EXAMPLES[name]!r}, got {argument!r}")
 
 
 def _at_least(least: int, name: str, argument: str) -> int:

@@ -16,7 +16,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from variants._contract import Attend, Claim, Complexity, Kernels, NoParameters, Paper, Variant, Workload
+from variants._contract import SOFTMAX, Attend, Claim, Complexity, Kernels, NoParameters, Paper, Variant, Workload
 from variants._mask import Mask
 from variants._pattern import Pattern
 from variants._reference import exact
@@ -66,6 +66,7 @@ def sdpa_variant(
     paper: Paper | None,
     memory: float,
     claims: tuple[Claim, ...] = (),
+    traps: tuple[str, ...] = (),
 ) -> Variant:
     """The variant that calls the function under ``backend`` alone; None leaves it the choice."""
 
@@ -98,6 +99,9 @@ def sdpa_variant(
         flops=lambda workload, parameters: _flops(backend, workload),
         complexity=Complexity(time=2, memory=memory),
         claims=claims,
+        equation=SOFTMAX,
+        exact_when="always",
+        traps=traps,
         kernels={} if backend is None else {"cpu": _cpu_kernels(backend), "cuda": _cuda_kernels(backend)},
     )
 

@@ -225,4 +225,10 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=2, memory=1),
+    equation=r"O = \operatorname{softmax}(E)\,V, \quad E_{ij} = v^\top \tanh(W q_i + U k_j)",
+    exact_when="never",
+    traps=(
+        "Each pair takes A values of tanh, with A the width of the network: the dearest score there is.",
+        "W, U and v are drawn, not trained: what it attends to means nothing, its cost does.",
+    ),
 )

@@ -115,4 +115,14 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=1, memory=1),
+    equation=(
+        r"O^\top = \operatorname{softmax}(\hat Q^\top \hat K / \tau)\,V^\top, \quad \hat Q, \hat K \text{ with "
+        r"columns of length 1}"
+    ),
+    exact_when="never: it mixes channels, not positions",
+    traps=(
+        "No position sees another one but through D×D products: XCiT mixes neighbours by a convolution beside it.",
+        "A unit of length is taken over all positions, so that it cannot be causal.",
+        "τ is learned in a model; here it is 1, or one over the scale of the workload.",
+    ),
 )

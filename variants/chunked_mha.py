@@ -18,4 +18,19 @@ VARIANT = Variant(
     reference=exact,
     flops=flops,
     complexity=Complexity(time=2, memory=1),
+    equation=(
+        r"o_i = \frac{\sum_t e^{m_t - m} \sum_{j \in t} e^{s\,q_i \cdot k_j - m_t}\, v_j}{\sum_t e^{m_t - m} \sum_{j "
+        r"\in t} e^{s\,q_i \cdot k_j - m_t}}, \quad m_t = \max_{j \in t} s\,q_i \cdot k_j, \quad m = \max_t m_t"
+    ),
+    exact_when="always",
+    traps=(
+        (
+            "Training is linear in memory only because the backward computes the scores again: five products for the "
+            "forward's two. Chunks alone would not do it."
+        ),
+        (
+            "Every tile is some calls of operators: at short lengths, and on a GPU, these cost more than what they "
+            "compute."
+        ),
+    ),
 )

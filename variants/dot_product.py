@@ -60,4 +60,13 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=2, memory=1),
+    equation=r"O = \operatorname{softmax}(Q K^\top)\,V",
+    exact_when="the scale is 1: heads of one channel, or a workload that asks for it",
+    traps=(
+        (
+            "With inputs of unit variance scores have variance D, so that the softmax nearly chooses one key and its "
+            "gradient vanishes."
+        ),
+        "It has no scale, and refuses a workload with one of its own.",
+    ),
 )

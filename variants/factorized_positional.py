@@ -115,5 +115,13 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=2, memory=1),
+    equation=(
+        r"O_h = \operatorname{softmax}(A_h B_h^\top)\,V_h, \quad A_h, B_h \in \mathbb{R}^{N \times k} \text{ learned}"
+    ),
+    exact_when="never: weights do not depend on the inputs",
+    traps=(
+        "Memory is linear, time is not: all N² scores are computed, some queries at a time, and again in the backward.",
+        "The factors are drawn, not trained, and are for one length.",
+    ),
     uses=frozenset({"value"}),
 )

@@ -245,4 +245,15 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=1, memory=1),
+    equation=(
+        r"S_t = S_{t-1} + \beta\,(v_t - S_{t-1} \hat\varphi(k_t))\,\hat\varphi(k_t)^\top, \quad o_t = "
+        r"S_t\,\hat\varphi(q_t), \quad \hat\varphi(x) = \varphi(x) / \textstyle\sum \varphi(x), \quad \varphi(x) = "
+        r"\operatorname{elu}(x) + 1"
+    ),
+    exact_when="never; with `rule=sum` it is causal linear attention",
+    traps=(
+        "It is causal by nature, and refuses masks that are not.",
+        "β is a gate learned from each token in a model; here it is one number.",
+        "Each chunk waits for the one before: short and few sequences leave a GPU idle.",
+    ),
 )

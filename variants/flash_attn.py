@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 
 from variants._blocks import covered_pairs
-from variants._contract import Attend, Complexity, Kernels, Paper, Variant, Workload
+from variants._contract import SOFTMAX, Attend, Complexity, Kernels, Paper, Variant, Workload
 from variants._mask import Mask
 from variants._pattern import Pattern
 from variants._reference import exact
@@ -126,6 +126,13 @@ VARIANT = Variant(
     reference=exact,
     flops=flops,
     complexity=Complexity(time=2, memory=1),
+    equation=SOFTMAX,
+    exact_when="always",
+    traps=(
+        "Half precision on CUDA only, heads of up to 256 channels, values as wide as keys.",
+        "It knows causal masks, one window, a soft cap and ALiBi, and hides no other pairs: no padding, no documents.",
+        "Version 3 is a module of its own, for Hopper, built from its sources: `flash_attn.version=3`.",
+    ),
     kernels={"cuda": Kernels((r"flash_fwd|flash_bwd|FlashAttnFwd|FlashAttnBwd",), (r"pytorch_flash", r"^aten::bmm$"))},
     package="flash-attn",
 )

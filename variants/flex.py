@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from variants import _flex
-from variants._contract import Claim, Complexity, Paper, Variant
+from variants._contract import SOFTMAX, Claim, Complexity, Paper, Variant
 from variants._pattern import Pattern
 from variants._reference import exact
 
@@ -18,6 +18,16 @@ VARIANT = Variant(
     reference=exact,
     flops=lambda workload, parameters: _flex.flops(Pattern.of(workload, "cpu")),
     complexity=Complexity(time=2, memory=1),
+    equation=SOFTMAX,
+    exact_when="always",
+    traps=(
+        "It compiles for seconds, once per shape: that is set-up, recorded apart.",
+        "On a CPU it has no backward and no float64.",
+        (
+            "Not compiled it is another algorithm, with all scores in memory: a run that was not compiled is "
+            "recorded as fallen back."
+        ),
+    ),
     claims=(
         Claim(
             statement="90% of FlashAttention-2's speed in the forward",

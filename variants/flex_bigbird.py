@@ -38,5 +38,14 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=1, memory=1),
+    equation=(
+        r"O = \operatorname{softmax}(s\,Q K^\top + M)\,V, \quad M_{ij} = 0 \text{ in the window, in global and in "
+        r"random blocks, else } -\infty"
+    ),
+    exact_when="the blocks cover every pair",
+    traps=(
+        "It compiles for seconds, once per shape: that is set-up, recorded apart.",
+        "On a CPU FlexAttention has no backward and no float64.",
+    ),
     kernels=_flex.KERNELS,
 )

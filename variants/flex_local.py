@@ -38,5 +38,14 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=1, memory=1),
+    equation=(
+        r"O = \operatorname{softmax}(s\,Q K^\top + M)\,V, \quad M_{ij} = 0 \text{ where } |i - j| \le w \text{ "
+        r"(causal: } 0 \le i - j < w\text{), else } -\infty"
+    ),
+    exact_when="the window covers every key",
+    traps=(
+        "It compiles for seconds, once per shape: that is set-up, recorded apart.",
+        "On a CPU FlexAttention has no backward and no float64.",
+    ),
     kernels=_flex.KERNELS,
 )

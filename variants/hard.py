@@ -96,5 +96,12 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=2, memory=1),
+    equation=r"o_i = v_{j^*}, \quad j^* = \arg\max_j\; s\,q_i \cdot k_j",
+    exact_when="never; it is the limit of softmax attention as the scale grows",
+    traps=(
+        "Query and key get no gradient: nothing can be learned through the choice.",
+        "The paper samples the key from soft weights; this takes the most probable one.",
+        "Rounding decides between keys of nearly equal score, so that outputs are held to the choice that was made.",
+    ),
     route=route,
 )

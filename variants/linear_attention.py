@@ -33,4 +33,17 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=1, memory=1),
+    equation=(
+        r"o_i = \frac{\varphi(q_i) \sum_j \varphi(k_j)^\top v_j}{\varphi(q_i) \cdot \sum_j \varphi(k_j)}, \quad "
+        r"\varphi(x) = \operatorname{elu}(x) + 1"
+    ),
+    exact_when="never: it is another attention, not an approximation",
+    traps=(
+        "A model must be trained with it; put into one that was trained with softmax, it gives something else.",
+        "It has no scores: no scale, no soft cap, no ALiBi, and no key can be left out of the state but padding.",
+        (
+            "Causal needs a scan in chunks: the sum of outer products at every position, as the formula is usually "
+            "written down, takes N·D² numbers per head."
+        ),
+    ),
 )

@@ -108,4 +108,14 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=1, memory=1),
+    equation=r"O = \operatorname{softmax}(s\,Q (E K)^\top)\,(F V), \quad E, F \in \mathbb{R}^{k \times N}",
+    exact_when="the rank is at least the number of keys, with pooling (E = F = I)",
+    traps=(
+        "Each projected key mixes keys of the whole sequence, later ones too: it cannot be causal.",
+        (
+            "Pooling takes means, which needs no product and no training; `linformer.projection=learned` has the "
+            "products, and in training their gradient."
+        ),
+        "Learned matrices are as wide as the longest sequence.",
+    ),
 )

@@ -146,5 +146,13 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=1, memory=1),
+    equation=r"O = \operatorname{softmax}(s\,Q (E K)^\top)\,(F V), \quad E, F \in \mathbb{R}^{k \times N}",
+    exact_when="the rank is at least the number of keys, with pooling (E = F = I)",
+    traps=(
+        "Its causal mode leaks later keys into earlier outputs; it is refused here.",
+        "It overwrites the keys and values that it masks; they are copied here, at its cost.",
+        "It wants a key head for every query head: grouped heads are expanded, at its cost.",
+        "The package's layers add projections, a residual and a norm; here is its attention alone.",
+    ),
     package="linformer-pytorch",
 )

@@ -171,4 +171,13 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=1, memory=1),
+    equation=(
+        r"O = \operatorname{softmax}(s\,Q K^\top + M)\,V, \quad M_{ij} = 0 \text{ where } |i - j| \le w \text{ "
+        r"(causal: } 0 \le i - j < w\text{), else } -\infty"
+    ),
+    exact_when="the window covers every key",
+    traps=(
+        "Without a causal mask the window is w keys to either side; with one it is w keys in all.",
+        "What lies outside the window is never seen: in a stack of L layers information travels L windows.",
+    ),
 )

@@ -87,4 +87,10 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=2, memory=1),
+    equation=r"O_h = \operatorname{softmax}(Q_h W_h K_h^\top)\,V_h",
+    exact_when="never: W is drawn, not the identity",
+    traps=(
+        "W is a seeded rotation that nobody trained: what it attends to means nothing, its cost does.",
+        "The gradient of W is part of training only with `luong_general.learned=true`.",
+    ),
 )

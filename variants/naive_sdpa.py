@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from variants._contract import Attend, Complexity, NoParameters, Paper, Variant, Workload
+from variants._contract import SOFTMAX, Attend, Complexity, NoParameters, Paper, Variant, Workload
 from variants._pattern import Pattern
 from variants._reference import exact, expand_heads
 
@@ -68,4 +68,10 @@ VARIANT = Variant(
     reference=exact,
     flops=flops,
     complexity=Complexity(time=2, memory=2),
+    equation=SOFTMAX,
+    exact_when="always",
+    traps=(
+        "Scores and weights are in memory together: twice B·H·N² numbers at the peak of a forward.",
+        "It is the baseline of speed-ups because it is the formula, not because anybody should run it.",
+    ),
 )

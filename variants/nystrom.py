@@ -83,4 +83,17 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=1, memory=1),
+    equation=(
+        r"O = \operatorname{softmax}(s\,Q \tilde K^\top)\; Z\; \operatorname{softmax}(s\,\tilde Q K^\top)\,V, \quad Z "
+        r"\approx \operatorname{softmax}(s\,\tilde Q \tilde K^\top)^{+}"
+    ),
+    exact_when="there are as many landmarks as positions, and enough iterations",
+    traps=(
+        "Landmarks are means over positions, later ones too: it cannot be causal.",
+        (
+            "Six iterations do not reach the pseudo-inverse of a badly conditioned matrix: sharp attention over many "
+            "landmarks may get worse, not better."
+        ),
+        "It computes in float32 at least, since the pseudo-inverse magnifies what was rounded before it.",
+    ),
 )

@@ -147,5 +147,19 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=1, memory=1),
+    equation=(
+        r"O = \operatorname{softmax}(s\,Q \tilde K^\top)\; Z\; \operatorname{softmax}(s\,\tilde Q K^\top)\,V, \quad "
+        r"Z_0 = A^\top / (\max_{b,h} \lVert A \rVert_1 \max_{b,h} \lVert A \rVert_\infty)"
+    ),
+    exact_when="there are as many landmarks as positions, and enough iterations",
+    traps=(
+        "The iteration starts from a maximum over batch and heads: items of a batch change each other's results.",
+        (
+            "Zeros are put in front of lengths that landmarks do not divide, and are keys like others unless a mask "
+            "is given."
+        ),
+        "It takes one packed tensor: packing is part of the time.",
+        "It fails in half precision.",
+    ),
     package="nystrom-attention",
 )

@@ -102,5 +102,21 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=1, memory=1),
+    equation=(
+        r"o_i = \frac{\varphi(q_i) \sum_j \varphi(k_j)^\top v_j}{\varphi(q_i) \cdot \sum_j \varphi(k_j)}, \quad "
+        r"\varphi_w(x) = \frac{1}{\sqrt M}\, e^{w \cdot \sqrt s\,x - s \lVert x \rVert^2 / 2}"
+    ),
+    exact_when=(
+        "never; the mean over directions of numerator and denominator is, and the error falls with the root of the "
+        "number of features"
+    ),
+    traps=(
+        (
+            "The variance of a feature grows exponentially with the norms of queries and keys: sharp attention is "
+            "estimated badly."
+        ),
+        "Directions are drawn from the seed: another seed is another estimate.",
+        "⌊D ln D⌋ features are 266 for D = 64: up to some 500 keys it computes more than exact attention.",
+    ),
     claims=CLAIMS,
 )

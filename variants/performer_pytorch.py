@@ -131,6 +131,22 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=1, memory=1),
+    equation=(
+        r"\text{as performer, with } \varphi_w(x) = \frac{1}{\sqrt M} \left( e^{w \cdot \sqrt s\,x - s \lVert x "
+        r"\rVert^2 / 2 - c} + \varepsilon \right), \quad \varepsilon = 10^{-4}"
+    ),
+    exact_when="never",
+    traps=(
+        (
+            "ε is added after dividing by the largest feature (exp(c)), for keys that of the whole sequence, in "
+            "causal attention too: a later key moves what earlier positions give."
+        ),
+        (
+            "Its causal scan without another package's CUDA kernel cuts a sequence into 128 pieces and keeps an "
+            "outer product per position."
+        ),
+        "It takes no mask for padding.",
+    ),
     claims=CLAIMS,
     causal_leak="routing",
     package="performer-pytorch",

@@ -92,5 +92,15 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=2, memory=2),
+    equation=r"O_h = \operatorname{softmax}(P_h)\,V_h, \quad P_h \in \mathbb{R}^{N \times N} \text{ learned}",
+    exact_when="never: weights do not depend on the inputs",
+    traps=(
+        "The table is for one length, and takes N² numbers per head.",
+        (
+            "Softmax and mask are set-up where nothing is trained; `positional.learned=true` computes them, and the "
+            "gradient of the table, in every call of training."
+        ),
+        "The table is drawn, not trained: what it attends to means nothing, its cost does.",
+    ),
     uses=frozenset({"value"}),
 )

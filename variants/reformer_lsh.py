@@ -292,6 +292,24 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=1, memory=1),
+    equation=(
+        r"o_i = \frac{\sum_{j \in P_i \setminus i} e^{s\,q_i \cdot \hat k_j}\, v_j}{\sum_{j \in P_i \setminus i} "
+        r"e^{s\,q_i \cdot \hat k_j}}, \quad \hat k_j = q_j / \lVert q_j \rVert, \quad P_i = \text{whom } i \text{ "
+        r"meets in any round}"
+    ),
+    exact_when=(
+        "never: queries are keys, of unit length, and a position sees itself only where it sees nobody else. With "
+        "everything in sight it is full attention of that kind"
+    ),
+    traps=(
+        "Query and key are one tensor: put into a model with two, it gives something else.",
+        (
+            "Causal, later positions never reach a value, yet they move the borders of buckets: routing leaks, and "
+            "is reported."
+        ),
+        "The paper claims N log N; with buckets of one size the rotations grow as N².",
+        "Buckets are random: another seed is another result.",
+    ),
     uses=frozenset({"query", "value"}),
     route=route,
     causal_leak="routing",

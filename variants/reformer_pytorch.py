@@ -198,6 +198,21 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=1, memory=1),
+    equation=(
+        r"o_i = \frac{\sum_j n_{ij}\, e^{s\,q_i \cdot \hat k_j}\, v_j}{\sum_j n_{ij}\, e^{s\,q_i \cdot \hat k_j}}, "
+        r"\quad \hat k_j = q_j / \lVert q_j \rVert, \quad n_{ij} = \text{how often } i \text{ sees } j \text{ in all "
+        r"rounds}"
+    ),
+    exact_when="never",
+    traps=(
+        (
+            "A pair that meets in several rounds counts several times; the paper counts it once. The package's "
+            "switch for that adds 20.7 to the score of pairs that met across two rounds."
+        ),
+        "It draws rotations anew in every call, one set for all batch items and heads; here they are seeded.",
+        "Padding takes part in the sorting, so that its content would move results; it is refused here.",
+        "Causal, later positions move the borders of buckets: routing leaks, and is reported.",
+    ),
     uses=frozenset({"query", "value"}),
     route=route,
     causal_leak="routing",

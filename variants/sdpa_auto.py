@@ -10,4 +10,11 @@ VARIANT = sdpa_variant(
     summary="Whatever PyTorch chooses; the record says what it was.",
     paper=PLAIN,
     memory=1,
+    traps=(
+        (
+            "It may choose another kernel for each shape, the math kernel too, and says nothing: the record's "
+            "`dispatched` does."
+        ),
+        "On a CPU values of another width than keys get the math kernel, and quadratic memory.",
+    ),
 )

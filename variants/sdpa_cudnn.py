@@ -12,4 +12,8 @@ VARIANT = sdpa_variant(
     summary="cuDNN's fused attention.",
     paper=FLASH,
     memory=1,
+    traps=(
+        "CUDA only, and not every shape: what PyTorch refuses is an obstacle in its own words.",
+        "What it gives for rows that see no key is not defined: such masks are refused.",
+    ),
 )

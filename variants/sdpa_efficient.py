@@ -12,4 +12,8 @@ VARIANT = sdpa_variant(
     summary="The memory-efficient kernel: also float32, and masks as tensors.",
     paper=EFFICIENT,
     memory=1,
+    traps=(
+        "CUDA only.",
+        "What it gives for rows that see no key is not defined: such masks are refused there.",
+    ),
 )

@@ -50,4 +50,13 @@ def flops(workload: Workload, parameters: NoParameters) -> int:
     return _SDPA.flops(_expanded(workload), parameters)
 
 
-VARIANT = replace(_SDPA, build=build, obstacles=obstacles, flops=flops)
+VARIANT = replace(
+    _SDPA,
+    build=build,
+    obstacles=obstacles,
+    flops=flops,
+    traps=(
+        "Keys and values are copied for every query head in every call: H / Hkv times what grouped heads would read.",
+        "What runs after that is PyTorch's choice, as in `sdpa_auto`.",
+    ),
+)

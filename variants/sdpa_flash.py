@@ -13,4 +13,11 @@ VARIANT = sdpa_variant(
     paper=FLASH,
     memory=1,
     claims=FLASH_CLAIMS,
+    traps=(
+        "Values of another width than keys run the math kernel without a word; here that is refused.",
+        (
+            "PyTorch's causal flag is aligned top-left, so that it is used for square problems only; other masks are "
+            "dense tensors, of N² bytes, and every pair of them is computed."
+        ),
+    ),
 )

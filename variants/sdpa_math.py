@@ -12,4 +12,5 @@ VARIANT = sdpa_variant(
     summary="PyTorch's own composition of operators, with all scores in memory.",
     paper=PLAIN,
     memory=2,
+    traps=("This is what SDPA falls back to without a word where no fused kernel takes a call.",),
 )

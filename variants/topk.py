@@ -156,5 +156,14 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=2, memory=1),
+    equation=(
+        r"o_i = \sum_{j \in T_i} \frac{e^{s\,q_i \cdot k_j}}{\sum_{l \in T_i} e^{s\,q_i \cdot k_l}}\, v_j, \quad T_i "
+        r"= \text{the } k \text{ keys of highest score}"
+    ),
+    exact_when="k is at least the number of keys",
+    traps=(
+        "All scores are computed to find the best: it bounds what sparse methods can reach, and is no fast one itself.",
+        "Rounding decides between keys of nearly equal score, so that outputs are held to the choice that was made.",
+    ),
     route=route,
 )

@@ -246,5 +246,26 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=2, memory=2),
+    equation=(
+        r"o_i = \frac{\sum_j n_{ij}\, e^{s\,q_i \cdot k_j}\, v_j}{\sum_j n_{ij}\, e^{s\,q_i \cdot k_j}}, \quad n_{ij} "
+        r"= \text{how often the blocks show } j \text{ to } i"
+    ),
+    exact_when="never: where it could be, the package computes full attention instead, which is refused here",
+    traps=(
+        (
+            "It fills a dense matrix (B, H, N, N) with weights that nobody asked for: its memory is quadratic all "
+            "the same."
+        ),
+        (
+            "Up to (5 + 2R) blocks, 704 positions by default, its model computes full attention, and goes on with "
+            "that for good."
+        ),
+        (
+            "In evaluation every random block is the first one, which then counts 1 + R times; "
+            "`transformers_bigbird.training=false` shows it."
+        ),
+        "In training random blocks are drawn in every call, from numpy's global generator, which it seeds.",
+        "At a length of 1024 a random block may be the last, which is global already and then counts twice.",
+    ),
     package="transformers",
 )

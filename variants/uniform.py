@@ -121,5 +121,13 @@ VARIANT = Variant(
     reference=reference,
     flops=flops,
     complexity=Complexity(time=1, memory=1),
+    equation=r"o_i = \frac{1}{|A_i|} \sum_{j \in A_i} v_j, \quad A_i = \text{the keys that } i \text{ may see}",
+    exact_when="all scores of a row are equal",
+    traps=(
+        (
+            "It reads neither query nor key. An approximation that is no nearer to exact attention than this one "
+            "does not attend."
+        ),
+    ),
     uses=frozenset({"value"}),
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from variants._blocks import covered_pairs
-from variants._contract import Attend, Complexity, Kernels, Paper, Variant, Workload
+from variants._contract import SOFTMAX, Attend, Complexity, Kernels, Paper, Variant, Workload
 from variants._mask import Mask
 from variants._pattern import Pattern
 from variants._reference import exact
@@ -178,6 +178,13 @@ VARIANT = Variant(
     reference=exact,
     flops=flops,
     complexity=Complexity(time=2, memory=1),
+    equation=SOFTMAX,
+    exact_when="always",
+    traps=(
+        "The package imports on a CPU, where none of its operators runs.",
+        "Grouped heads are forward only.",
+        "Left to itself it chooses an operator; here one is pinned: `xformers.operator=flash` for the other.",
+    ),
     kernels={"cuda": Kernels((r"fmha|flash|cutlass",), (r"^aten::bmm$", r"^aten::_softmax$"))},
     package="xformers",
 )

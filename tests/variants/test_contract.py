@@ -166,6 +166,11 @@ def test_it_describes_itself(name):
     assert variant.complexity.time >= variant.complexity.memory > 0
     assert variant.uses
     assert variant.parameters() == variant.parameters()
+    assert variant.equation
+    assert variant.equation.count("{") == variant.equation.count("}")
+    assert (variant.exact_when == "always") == variant.exact
+    assert variant.traps
+    assert all(trap.endswith(".") for trap in variant.traps)
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS))
