@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ import torch
 
 import variants
 from bench import stats
+from bench.machine.host import describe_host
 from bench.measure.call import Call, Operands, load_backward, scatterer
 from bench.measure.clock_cpu import CpuClock
 from bench.measure.memory import weigh_cpu
@@ -61,7 +63,11 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Ours and theirs. ``faster`` is by how much ours is to be faster, ``lighter`` by how much less it is to hold."""
+    """Ours and theirs, in the modes that ``faster`` has.
+
+    ``faster`` is by how much ours is to be faster, ``lighter`` by how much less it is to hold; 0 promises nothing.
+    ``is_linear``: ours is to grow no faster in memory than N.
+    """
 
     name: str
     ours: Side
@@ -70,6 +76,7 @@ class Pair:
     lighter: Mapping[Mode, float] = field(default_factory=dict)
     lengths: Sequence[int] = LENGTHS
     mask: str = "full"
+    is_linear: bool = True
 
     def workloads(self) -> Iterator[Workload]:
         """The problems of the pair, short ones first."""
@@ -124,7 +131,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     ratios: list[Ratio]
     refused: list[Refused]
     torch_version: str
-    threads: int
+    cpu: str
+    cores: int | None
 
 
 # --- what the formulas of papers are in plain torch -----------------------------------------------------------------
@@ -164,12 +172,8 @@ PAIRS = {
             "linformer", Side("linformer", _LEARNED), Side("linformer_pytorch", _LEARNED), faster=dict.fromkeys(BOTH, 1)
         ),
         Pair("linformer, pooling", Side("linformer"), Side("linformer_pytorch"), faster=dict.fromkeys(BOTH, 1)),
-        Pair(
-            "bigbird",
-            Side("bigbird"),
-            Side("transformers_bigbird", _EVALUATION),
-            faster=dict.fromkeys(BOTH, 2),
-        ),
+        Pair("bigbird", Side("bigbird"), Side("transformers_bigbird", _EVALUATION), faster={"fwd": 2}),
+        Pair("bigbird, training", Side("bigbird"), Side("transformers_bigbird"), faster={"fwd_bwd": 2}),
         Pair("bigbird, compiled", Side("bigbird"), Side("flex_bigbird"), faster={"fwd": 1}),
         Pair("local, compiled", Side("local"), Side("flex_local"), faster={"fwd": 1}),
         Pair("chunked_mha", Side("chunked_mha"), Side("naive_sdpa"), faster={"fwd": 1}),
@@ -215,6 +219,17 @@ PAIRS = {
 # --- measuring ------------------------------------------------------------------------------------------------------
 
 
+def kept(folder: Path | None, pair: Pair) -> Figures:
+    """The figures of a pair: those in a folder, if they are there, else from a fresh process, and then kept there."""
+    if folder is None:
+        return measured_apart(pair.name)
+    file = folder / f"{pair.name}.json"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(msgspec.json.encode(measured_apart(pair.name)))
+    return msgspec.json.decode(file.read_bytes(), type=Figures)
+
+
 def measured_apart(name: str) -> Figures:
     """The figures of a pair, from a fresh process."""
     command = [sys.executable, "-m", "tests.perf.ratios", name]
@@ -230,12 +245,17 @@ def measured_here(pair: Pair) -> Figures:
     for workload in pair.workloads():
         reasons = [*pair.ours.obstacles(workload), *pair.theirs.obstacles(workload)]
         if reasons:
-            refused.append(
-                Refused(pair=pair.name, length=workload.query_length, mode=workload.mode, reasons=reasons)
-            )
+            refused.append(Refused(pair=pair.name, length=workload.query_length, mode=workload.mode, reasons=reasons))
         else:
             ratios.append(compare(pair, workload))
-    return Figures(ratios=ratios, refused=refused, torch_version=str(torch.__version__), threads=torch.get_num_threads())
+    machine = describe_host("cpu")
+    return Figures(
+        ratios=ratios,
+        refused=refused,
+        torch_version=str(torch.__version__),
+        cpu=machine.cpu or machine.device_name,
+        cores=machine.cores,
+    )
 
 
 def compare(pair: Pair, workload: Workload) -> Ratio:
