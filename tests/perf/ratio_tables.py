@@ -13,8 +13,8 @@ HEADING = "\n## Measured ratios\n"
 _INTRODUCTION = f"""\
 How many times faster a variant is than another way to compute the same, and how many times less memory it takes at its
 peak: batch 1, {HEADS} heads of {HEAD_DIM}, float32, one thread, same parameters, same inputs. The two take turns in one
-process, block by block; in brackets is the 95% interval of the median ratio within that process. Bold is what is promised,
-and – where a row only tells."""
+process, block by block; in brackets is the 95% interval of the median ratio within that process. Bold is what is
+promised, and – where a row only tells."""
 
 
 def section(figures: Mapping[str, Figures]) -> str:
