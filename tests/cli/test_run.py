@@ -1,12 +1,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,34 +12,10 @@ from bench.record import Measured
 ROOT = Path(__file__).parents[2]
 FAULTS = ROOT / "tests/fixtures/faults"
 
-DRIVER = """
-import sys
-from bench.sweep import supervisor
-supervisor.ENGINE = "tests.fixtures.fake_engine"
-from bench.cli import main
-main(sys.argv[1:])
-"""
-
 
 @pytest.fixture
 def file(tmp_path):
     return tmp_path / "run.jsonl"
-
-
-def in_process_of_its_own(*arguments, **environment):
-    command = [sys.executable, "-c", DRIVER, *map(str, arguments)]
-    environment = {**os.environ, "TMPDIR": str(arguments[-1].parent), **environment}  # a killed run leaves its folder
-    return subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def wait_for_lines(file, count):
-    for _ in range(600):
-        if file.exists() and file.read_bytes().count(b"\n") >= count:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{count} lines never came")
 
 
 def lengths_of(file, status="measured"):
@@ -319,66 +290,6 @@ def test_retry_repeats_what_failed_and_the_new_line_counts(fake_bench, file, tmp
     assert "1/1 raises 13" in ended.err
     assert lengths_of(file) == [8, 13]
     assert file.read_bytes().count(b"\n") == 3
-
-
-def test_a_killed_run_loses_nothing_and_leaves_no_worker(fake_bench, file):
-    arguments = ["run", "--variants", "sound", "--seq-len", "1,2,3,4,5", "--threads", "1", "--out", file]
-    run = in_process_of_its_own(*arguments, FAKE_SECONDS="0.3")
-    wait_for_lines(file, 2)
-    workers = children_of(run.pid)
-    assert workers
-    run.kill()
-    run.communicate()
-    survived = lengths_of(file)
-    assert 2 <= len(survived) < 5
-    assert all_gone(workers)
-    before = file.read_bytes()
-    ended = fake_bench(*arguments, "--resume")
-    assert ended.code == 0, ended.err
-    assert f"1/{5 - len(survived)} sound" in ended.err
-    assert file.read_bytes().startswith(before)
-    assert lengths_of(file) == [1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupting_ends_with_130_and_everything_so_far(file, number):
-    run = in_process_of_its_own(
-        "run", "--variants", "sound", "--seq-len", "1,2,3,4,5", "--out", file, FAKE_SECONDS="0.3"
-    )
-    wait_for_lines(file, 1)
-    workers = children_of(run.pid)
-    run.send_signal(number)
-    _, err = run.communicate(timeout=60)
-    assert run.returncode == 130
-    assert "interrupted; everything measured so far is on disk" in err
-    assert "Traceback" not in err
-    assert store.read(file).problems == []
-    assert all_gone(workers)
-
-
-def test_two_runs_on_one_file(fake_bench, file):
-    arguments = ["run", "--variants", "sound", "--seq-len", "1,2,3", "--out", file]
-    first = in_process_of_its_own(*arguments, FAKE_SECONDS="0.4")
-    wait_for_lines(file, 1)
-    ended = fake_bench(*arguments, "--resume")
-    assert ended.code == 2
-    assert "is being written by another run" in ended.err
-    first.communicate(timeout=60)
-    assert first.returncode == 0
-    assert lengths_of(file) == [1, 2, 3]
-
-
-def children_of(pid):
-    import psutil
-
-    return psutil.Process(pid).children(recursive=True)
-
-
-def all_gone(processes):
-    import psutil
-
-    _, alive = psutil.wait_procs(processes, timeout=10)
-    return not alive
 
 
 def test_measured_seconds_are_what_the_worker_said(fake_bench, file):
