@@ -8,6 +8,7 @@ always favoured goes unnoticed.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import defaultdict
@@ -30,6 +31,8 @@ from bench.record import Record
 from bench.stats import Estimate
 
 PRECISE = 0.005
+# What a slow-down really costs, by what it is called.
+BANDS = {"3%": (0.025, 0.035), "5%": (0.04, 0.06), "10%": (0.08, 0.125)}
 _CONFIDENCE = 0.95
 
 
@@ -77,6 +80,16 @@ class Power:
     effect: Estimate
     found: Rate
 
+    @property
+    def band(self) -> str | None:
+        """That of :data:`BANDS` in which the real effect lies."""
+        return band_of(self.effect)
+
+
+def band_of(effect: Estimate) -> str | None:
+    """That of :data:`BANDS` in which an effect lies; None where it lies in none."""
+    return next((name for name, (low, high) in BANDS.items() if low <= effect.value <= high), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Special:
@@ -89,7 +102,7 @@ class Special:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Another tool's rule on the same samples: false alarms by cell and suite, and how often it finds slow-downs."""
+    """Another tool's rule on the same samples: false alarms by cell and suite, and slow-downs found by their band."""
 
     rival: Rival
     cells: Rate
@@ -210,30 +223,40 @@ class SelfTest:
             suspects=suspects / len(suites) if suites else math.nan,
         )
 
+    @cached_property
+    def effects(self) -> dict[tuple[str, str], Estimate]:
+        """What the extra work of each side really costs in each case, from all rounds."""
+        rounds = self.recording.rounds("burdened")
+        found = {}
+        for side, key in itertools.product(SHARES, self.recording.keys("burdened")):
+            mean = trimmed_mean(self.recording.ratios("burdened", side, rounds, key))
+            if mean is not None:
+                low, high = mean.interval(_CONFIDENCE)
+                found[side, key] = Estimate(math.expm1(mean.value), math.expm1(low), math.expm1(high))
+        return found
+
     def power(self) -> list[Power]:
         """Of every slow-down of every case that bears it: one slower cell in a suite of identical ones."""
-        noise = recording.noise(self.recording)
-        keys = self.recording.keys("burdened")
-        rounds = self.recording.rounds("burdened")
-        if len(rounds) < self.screening + self.confirming:
+        if len(self.recording.rounds("burdened")) < self.screening + self.confirming:
             return []
-        found = []
+        noise = recording.noise(self.recording)
+        hits = dict.fromkeys(self.effects, 0)
         for side in SHARES:
-            hits = dict.fromkeys(keys, 0)
-            for cells, (screening, confirming, _) in zip(
-                self._alike_suites, self._draws("burdened", side), strict=True
-            ):
-                for key in keys:
+            draws = self._draws("burdened", side)
+            for cells, (screening, confirming, _) in zip(self._alike_suites, draws, strict=True):
+                for key in self.recording.keys("burdened"):
                     others = [cell for cell in cells if cell.confirmed and cell.case.key() != key]
-                    hits[key] += _fails(self._decided(side, key, screening, confirming, others))
-            for key in keys:
-                effect = trimmed_mean(self.recording.ratios("burdened", side, rounds, key))
-                assert effect is not None  # noqa: S101  # there are enough rounds
-                low, high = effect.interval(_CONFIDENCE)
-                told = Estimate(math.expm1(effect.value), math.expm1(low), math.expm1(high))
-                error = noise.get(key, math.inf) / math.sqrt(self.confirming)
-                found.append(Power(side, key, error, told, Rate(hits[key], self.suites)))
-        return found
+                    hits[side, key] += _fails(self._decided(side, key, screening, confirming, others))
+        return [
+            Power(
+                side,
+                key,
+                noise.get(key, math.inf) / math.sqrt(self.confirming),
+                effect,
+                Rate(hits[side, key], self.suites),
+            )
+            for (side, key), effect in self.effects.items()
+        ]
 
     def _decided(
         self, side: str, key: str, screening: Sequence[int], confirming: Sequence[int], others: Sequence[PairedCell]
@@ -301,22 +324,16 @@ class SelfTest:
             [self._judged(rival, "alike", ALIKE, key, chosen) for key in keys]
             for chosen in self._chosen(rival, "alike")
         ]
-        found = {
-            side: Rate(sum(told), len(told))
-            for side in SHARES
-            if (
-                told := [
-                    self._judged(rival, "burdened", side, key, chosen)
-                    for chosen in self._chosen(rival, "burdened")
-                    for key in self.recording.keys("burdened")
-                ]
-            )
-        }
+        found: dict[str, list[bool]] = defaultdict(list)
+        for chosen in self._chosen(rival, "burdened"):
+            for (side, key), effect in self.effects.items():
+                if (band := band_of(effect)) is not None:
+                    found[band].append(self._judged(rival, "burdened", side, key, chosen))
         return Contest(
             rival,
             cells=Rate(sum(map(sum, alarms)), sum(map(len, alarms))),
             suites=Rate(sum(map(any, alarms)), len(alarms)),
-            found=found,
+            found={band: Rate(sum(told), len(told)) for band, told in found.items()},
         )
 
     def _chosen(self, rival: Rival, group: str) -> Iterator[tuple[list[int], list[int]]]:

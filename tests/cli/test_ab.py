@@ -224,10 +224,11 @@ def test_twice_the_work_is_slower_for_real(attnbench, repository, tmp_path):
         {"mine.py": REAL.format(name="mine", calls=1), "other.py": REAL.format(name="other", calls=1)},
         {"mine.py": REAL.format(name="mine", calls=2), "other.py": REAL.format(name="other", calls=1)},
     )
+    (tmp_path / "policy.toml").write_text("significance = 0.05\n")  # so that few pairs can show it
     ended = attnbench(
         "ab", "1", "2", "--repo", root, "--variant-file", "mine.py", "--variant-file", "other.py", "--seq-len", "192",
-        "--heads", "2", "--threads", "1", "--device", "cpu", "--time-budget", "0.03", "--pairs", "4", "--json",
-        "--out", tmp_path / "out",
+        "--heads", "2", "--threads", "1", "--device", "cpu", "--time-budget", "0.03", "--pairs", "3", "--json",
+        "--out", tmp_path / "out", "--policy", tmp_path / "policy.toml",
     )  # fmt: skip
     assert ended.code == 1, ended
     found = verdicts(ended)

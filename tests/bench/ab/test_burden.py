@@ -16,7 +16,7 @@ from bench.sweep import engine
 from variants._contract import Workload
 
 ROWS = 200
-VARIANTS = ("naive_sdpa", "sdpa_math", "sdpa_flash", "chunked_mha", "linformer")
+VARIANTS = ("naive_sdpa", "sdpa_math", "sdpa_flash", "chunked_mha")
 
 
 def workload(mode="fwd", length=ROWS):
