@@ -70,7 +70,8 @@ def variants(session: nox.Session) -> None:
     session.install("-e", ".[torch,packages]")
     page, printed = Path("docs/variants.md"), Path(session.create_tmp()).resolve() / "variants.md"
     with printed.open("w", encoding="utf-8") as stdout:
-        session.run(*"python -m bench list --markdown --device cpu".split(), stdout=stdout, env={"PYTHONUTF8": "1"})
+        command = ("python", "-m", "bench", "list", "--markdown", "--device", "cpu")
+        session.run(*command, stdout=stdout, env={"PYTHONUTF8": "1"})
     _, heading, measured = page.read_text(encoding="utf-8").partition("\n## Measured ratios\n")
     page.write_text(printed.read_text(encoding="utf-8") + heading + measured, encoding="utf-8")
 

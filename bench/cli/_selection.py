@@ -38,7 +38,7 @@ _SETTINGS = ("device", "time_budget", "timeout", "threads", "float32_precision",
 def options(command: _Command) -> _Command:
     """Add the options of a selection to a command, which gets them as keyword arguments for :func:`suite_of`."""
     decorators = [
-        click.option("--suite", "suite_name", metavar="NAME|FILE.toml", help="quick, gpu, bert, llama3-8b, …, or your own."),
+        click.option("--suite", "suite_name", metavar="NAME|FILE.toml", help="Such as quick or bert, or your own."),
         *(click.option(f"--{name}", metavar=metavar, multiple=True, help=text) for name, metavar, text in _AXES),
         click.option("--text", metavar="FILE.txt", help="What minilm and matched read, if not Python's own reference."),
         click.option("--param", multiple=True, metavar="VARIANT.NAME=X,…", help="A variant's parameter."),
