@@ -26,7 +26,7 @@ _TIMEOUT_SECONDS = 1800.0
 @click.option("--skip", multiple=True, metavar="C", help="Variants to leave out.")
 @click.option("--seq-len", multiple=True, metavar="N,…", help="Lengths; 128 if not given.")
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="How many, from 0 on.")
-@click.option("--steps", type=click.IntRange(min=10), default=2000, show_default=True, help="Of training, at most.")
+@click.option("--steps", type=click.IntRange(min=20), default=2000, show_default=True, help="Of training, at most.")
 @click.option("--batch", type=click.IntRange(min=1), default=32, show_default=True, help="Sequences of a step.")
 @click.option("--pairs", type=click.IntRange(min=1), default=16, show_default=True, help="Of a key and its value.")
 @click.option("--documents", type=click.IntRange(min=40), default=160, show_default=True, help="Of a drop-in.")

@@ -142,7 +142,7 @@ def _train(run: Run, case: TrialCase, task: Task) -> None:
     batch = _batch(case, task, case.workload.batch, f"train {run.step}")
     loss = cross_entropy(run.model(batch.tokens).flatten(0, 1), batch.answers.flatten(), ignore_index=SILENT)
     if not bool(loss.isfinite()):
-        raise ValueError(f"the loss is {float(loss)} at step {run.step}")
+        raise ValueError(f"the loss is {float(loss.detach())} at step {run.step}")
     run.optimizer.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(run.model.parameters(), _MOST_NORM)
