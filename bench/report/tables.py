@@ -153,6 +153,7 @@ def _cell_row(number: int, cell: Cell, speedup: stats.Estimate | None, over: str
         "reserved_bytes": cell.worst(attrgetter("reserved_bytes")),
         "setup_seconds": cell.middle(attrgetter("setup_seconds")),
         "compile_seconds": cell.middle(attrgetter("compile_seconds")),
+        "first_call_seconds": cell.middle(attrgetter("first_call_seconds")),
         "own_error": cell.worst(attrgetter("own_error")),
         "tolerance": cell.worst(attrgetter("tolerance")),
         "gradient_error": cell.worst(attrgetter("gradient_error")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 import numpy as np
 
@@ -18,6 +19,7 @@ _GIB = 1024**3
 _BUSY_CORES = 0.5
 _STEAL = 0.02
 _LOAD_PER_CORE = 1.0
+_ABOVE_CEILING = 1.05
 _NO_THROTTLING = ("none", "", None)
 
 
@@ -98,6 +100,12 @@ def warnings(ground: Ground, cells: Sequence[Cell], host: Host) -> list[str]:
             "spent; their intervals say how far they got."
         )
     found += [sentence for sentence in _disturbances(outcomes, host) if sentence]
+    beyond = [fraction for fraction in map(_fraction, cells) if fraction is not None and fraction > _ABOVE_CEILING]
+    if beyond:
+        found.append(
+            f"{wording.counted(len(beyond), 'case')} reached up to {wording.percent(max(beyond))} of what the machine "
+            "was measured to do at best: FLOP count, ceiling or time cannot be right."
+        )
     leaking = {cell.contender.label for cell in cells if cell.samples and cell.contender.leaks and cell.mask != "full"}
     if leaking:
         found.append(
@@ -110,6 +118,10 @@ def warnings(ground: Ground, cells: Sequence[Cell], host: Host) -> list[str]:
             "methods that need training were not trained. Take their fidelity as a check, not as a choice."
         )
     return found
+
+
+def _fraction(cell: Cell) -> float | None:
+    return cell.middle(attrgetter("roofline_fraction"))
 
 
 def _disturbances(outcomes: Sequence[Measured], host: Host) -> Iterable[str]:

@@ -340,6 +340,10 @@ def test_masks_with_the_same_letters_have_pictures_of_their_own(tmp_path):
         ),
         ({"outcome": runs.measured(settled=False)}, "1 of 1 series of samples had not settled"),
         ({"outcome": runs.measured(dropped_share=0.25)}, "Up to 25% of a case's samples were dropped"),
+        (
+            {"outcome": runs.measured(roofline_fraction=1.2)},
+            "1 case reached up to 120% of what the machine was measured",
+        ),
         ({}, "measured in one process"),
         ({"variant": "linformer"}, "Inputs were random normal numbers"),
         ({"variant": "reformer_lsh", "mask": "causal"}, r"reformer\_lsh: under a causal mask"),
