@@ -184,7 +184,8 @@ def _gradient_floor(truth: Truth, largest: float) -> float:
     """
     working = truth.operands.query.dtype
     query, key, value, upstream = (_largest(tensor) for tensor in (*truth.operands.inputs, truth.operands.upstream))
-    terms = upstream * value * max(query, key)
+    heads_of_a_key = truth.operands.query.shape[1] // truth.operands.key.shape[1]  # its gradient sums over them
+    terms = upstream * value * max(query, key) * heads_of_a_key
     fine, coarse = _accumulation_epsilon(working), torch.finfo(working).eps
     if not _is_half(working):
         return fine * max(_ROUNDINGS * largest, terms)

@@ -201,7 +201,8 @@ def test_every_variant_runs_here_or_is_known_to_need_a_gpu():
         for name, variant in VARIANTS.items()
         if not everything(name) and (variant.package is None or is_installed(variant.package))
     }
-    assert idle <= {"sdpa_efficient", "sdpa_cudnn", "xformers", "flash_attn"}
+    needs_length = {"transformers_bigbird"}  # full attention up to 704 positions; run in a file of its own
+    assert idle - needs_length <= {"sdpa_efficient", "sdpa_cudnn", "xformers", "flash_attn"}
 
 
 @trials()
@@ -279,6 +280,8 @@ def test_any_problem_that_it_takes(name, workload, simpler):
         workload = replace(workload, key_length=workload.query_length, mask="full")
     if name in RANDOM_FEATURES and workload.key_length == 1:
         workload = replace(workload, query_length=2, key_length=2)
+    if name == "performer_pytorch" and "float16" in workload.dtype:
+        workload = replace(workload, dtype="float32")  # the package rounds its features on the way
     if refusals(name, workload):
         return
     check_against_own_formula(name, workload)
