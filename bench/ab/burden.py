@@ -1,13 +1,13 @@
 """An engine whose variants do real work beside their own: what the self-test of the gate has to find.
 
-The extra work is a slice of the same attention: the same variant, built for some query rows of one head, on all keys
-and values of that head, its result thrown away. With a backward, so is the backward of the slice, in that of the
-whole. Nothing is scaled afterwards. Which work is asked for comes from the environment, since a worker imports its
-engine by name.
+The extra work is a slice of the same attention: the same variant, built for the first queries and keys of one head, its
+result thrown away. With a backward, so is the backward of the slice, in that of the whole. Nothing is scaled
+afterwards. Which work is asked for comes from the environment, since a worker imports its engine by name.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,7 @@ VARIABLE = "ATTENTION_BENCH_BURDEN"
 
 
 class Burden(msgspec.Struct, frozen=True, kw_only=True):
-    """``share``: of the query rows of all heads, so many are computed twice, in the first head.
+    """``share``: of the pairs of queries and keys of all heads, so many are computed twice, in the first head.
 
     ``ballast``: of the output's bytes, so many are allocated in vain.
     ``modes`` and ``lengths``: where, everywhere if empty.
@@ -88,9 +88,10 @@ def burdened(plain: Variant, burden: Burden) -> Variant:
         if burden.ballast:
             attend = _with_ballast(attend, burden.ballast)
         if burden.share:
-            rows = min(max(1, round(burden.share * workload.heads * workload.query_length)), workload.query_length)
-            part = replace(workload, heads=1, kv_heads=1, query_length=rows)
-            attend = _with_slice(attend, plain.build(part, parameters), rows)
+            side = min(math.sqrt(burden.share * workload.heads), 1.0)
+            queries, keys = (max(1, round(side * length)) for length in (workload.query_length, workload.key_length))
+            part = replace(workload, heads=1, kv_heads=1, query_length=queries, key_length=keys)
+            attend = _with_slice(attend, plain.build(part, parameters), queries, keys)
         return attend
 
     return replace(plain, build=build)
@@ -106,18 +107,18 @@ def _with_ballast(attend: Attend, share: float) -> Attend:
     return heavier
 
 
-def _with_slice(attend: Attend, attend_rows: Attend, rows: int) -> Attend:
+def _with_slice(attend: Attend, attend_slice: Attend, queries: int, keys: int) -> Attend:
     def slower(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         output = attend(query, key, value)
-        part = query[:, :1, :rows], key[:, :1], value[:, :1]
+        part = query[:, :1, :queries], key[:, :1, :keys], value[:, :1, :keys]
         if not torch.is_grad_enabled():
-            attend_rows(*part)
+            attend_slice(*part)
             return output
         own = [tensor.detach().requires_grad_() for tensor in part]
-        extra = attend_rows(*own)
+        extra = attend_slice(*own)
 
         def backward(upstream: Tensor) -> None:
-            torch.autograd.grad(extra, own, upstream[:, :1, :rows], allow_unused=True)
+            torch.autograd.grad(extra, own, upstream[:, :1, :queries], allow_unused=True)
 
         burdened_output: Tensor = _AlsoBackward.apply(output, backward)  # type: ignore[no-untyped-call]  # torch's
         return burdened_output

@@ -139,7 +139,7 @@ def _cells(test: SelfTest, powers: Sequence[Power]) -> Table:
         low, high = one.effect.low or 0.0, one.effect.high or 0.0
         effect = f"{_share(one.effect.value)} [{_share(low)}, {_share(high)}]"
         rows.append((naming.named(case), f"{SHARES[one.side]:.0%}", effect, _share(one.error), _rate(one.found)))
-    return Table("Every slowed cell", ("case", "extra rows", "real effect", "standard error", "found"), rows)
+    return Table("Every slowed cell", ("case", "extra work", "real effect", "standard error", "found"), rows)
 
 
 def _summed(rates: Iterable[Rate]) -> Rate:

