@@ -155,9 +155,16 @@ def test_killed_in_the_middle_of_a_line(fake_bench, file, cut, whole):
 # --- interrupted ----------------------------------------------------------------------------------------------
 
 
+# What a shell starts in the background ignores Ctrl-C, and so does all that it starts: these tests too, it may be.
+HEARS_CTRL_C = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupting_ends_with_130_and_everything_so_far(file, number):
-    run = in_process_of_its_own(*sweep(file, range(1, 6)), FAKE_SECONDS="0.3")
+    run = in_process_of_its_own(*sweep(file, range(1, 6)), before=HEARS_CTRL_C, FAKE_SECONDS="0.3")
     wait_for_lines(file, 1)
     workers = children_of(run.pid)
     run.send_signal(number)
