@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-_PIECE_BYTES_PER_THREAD = 1 << 19
+_PIECE_BYTES_PER_THREAD = 1 << 20
 _PIECE_BYTES_ON_CUDA = 1 << 28
 
 

@@ -26,6 +26,7 @@ def section(figures: Mapping[str, Figures]) -> str:
             f"Measured by `nox -s perf -- --write-ratios` on {'; '.join(machines)}.",
             "### Time",
             table(figures, "faster", lambda pair, mode: pair.faster[mode], _speedup),
+            *_floors(figures),
             "### Memory",
             table(figures, "lighter", lambda pair, mode: pair.lighter.get(mode, 0), _saving),
             *_refused(figures),
@@ -79,6 +80,14 @@ def _spelled(parameters: Mapping[str, object]) -> str:
     return "".join(f" {name}={str(value).lower()}" for name, value in parameters.items())
 
 
+def _floors(figures: Mapping[str, Figures]) -> Iterator[str]:
+    for name in figures:
+        pair = PAIRS[name]
+        if pair.floor:
+            less = ", ".join(f"{value:g}× at {wording.length(length)}" for length, value in pair.less_at.items())
+            yield f"`{pair.ours.name}` instead of `{pair.theirs.name}` promises only {less}: {pair.floor}"
+
+
 def _refused(figures: Mapping[str, Figures]) -> Iterator[str]:
     reasons = dict.fromkeys(
         f"- {PAIRS[name].ours.name} and {PAIRS[name].theirs.name}: {'; '.join(one.reasons)}"
@@ -109,7 +118,7 @@ def missed(pair: Pair, ratios: Sequence[Ratio], margin: float) -> list[str]:
 
 def _too_slow(pair: Pair, ratios: Iterable[Ratio], margin: float) -> Iterator[str]:
     for ratio in ratios:
-        found, wanted = ratio.speedup, pair.faster[ratio.mode]
+        found, wanted = ratio.speedup, pair.promised(ratio.mode, ratio.length)
         best = found.value if found.high is None else found.high
         if best < wanted * (1 - margin):
             yield f"{pair.name} {ratio.mode} {ratio.length}: {_speedup(ratio)} as fast, promised are {wanted:g}×"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 
@@ -77,6 +78,13 @@ def test_what_is_promised_is_held_against_the_better_end_of_the_interval():
     assert ratio_tables.missed(PAIR, [unsure], 0.05) == []
 
 
+def test_a_floor_is_held_where_more_is_out_of_reach():
+    pair = replace(PAIR, less_at={1024: 1.4}, floor="it is known why")
+    slow = [ratio(speedups=[1.5] * 9), ratio(length=2048, speedups=[1.5] * 9, ours=200, theirs=900)]
+    assert [problem.split(":")[0] for problem in ratio_tables.missed(pair, slow, 0.05)] == ["it fwd 2048"]
+    assert ratio_tables.missed(replace(pair, less_at={1024: 1.7}), slow[:1], 0.05)
+
+
 def test_memory_is_held_to_what_is_promised_and_to_linear_growth():
     (fat,) = ratio_tables.missed(PAIR, [ratio(theirs=299)], 0.05)
     assert fat == "it fwd 1024: 2.99× less memory, promised are 3×"
@@ -85,6 +93,10 @@ def test_memory_is_held_to_what_is_promised_and_to_linear_growth():
     assert "grows faster" in grows
     assert ratio_tables.missed(replace(PAIR, is_linear=False), grown, 0.05) == []
     assert ratio_tables.missed(PAIR, [ratio(), ratio(length=2048, ours=210, theirs=2300)], 0.05) == []
+
+
+def replace_ratios(figures, several):
+    return msgspec.structs.replace(figures, ratios=several, refused=[])
 
 
 def test_tables():
@@ -100,6 +112,8 @@ def test_tables():
     assert rows[0].startswith(f"{start} **2×** | 2.00× (")
     assert rows[0].endswith(" |  |  | 9.00× |")
     assert rows[1] == f"{start} – | 3× |  |  | 900× |"
+    training = ratio_tables.section({"bigbird, training": replace_ratios(found, [ratio(mode="fwd_bwd")])})
+    assert "promises only 1.6× at 1k: At 1k the blocks cover 55%" in training
     assert "on A fine CPU, 2 cores, torch 2.0." in text
     assert "- bigbird and transformers_bigbird: it rains" in text
 
