@@ -55,7 +55,7 @@ class Clock:
         return [ended[place] for place in range(len(places))]
 
     def _rows(self, seats: Sequence[Seat], ended: dict[int, Outcome]) -> list[Mapping[int, Block]]:
-        """A block of every side in each row; where one ends, it joins ``ended``, and rows are complete without it."""
+        """A block of every side in each row; one that ends instead joins ``ended``."""
         rows: list[Mapping[int, Block]] = []
         begun = self.now()
         while len(seats) > len(ended) and (
@@ -69,7 +69,7 @@ class Clock:
                 else:
                     ended[place] = reply
             rows.append(row)
-        return [row for row in rows if all(place in row for place in range(len(seats)) if place not in ended)]
+        return rows
 
     def _shuffled(self, places: Sequence[int]) -> list[int]:
         return self.draw.sample(places, len(places))

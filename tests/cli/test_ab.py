@@ -140,7 +140,7 @@ def test_a_faster_head_is_no_failure(ab, repository):
     assert verdicts(ended) == {"mine": "faster"}
 
 
-def test_a_head_that_dies_broke_and_the_rest_goes_on(ab, repository):
+def test_a_head_that_dies_broke_and_the_rest_goes_on(ab, repository, tmp_path):
     root = repository(
         {"mine.py": mine(), "other.py": mine("other")},
         {"mine.py": mine(fault="import os; os._exit(3)"), "other.py": mine("other")},
@@ -148,6 +148,8 @@ def test_a_head_that_dies_broke_and_the_rest_goes_on(ab, repository):
     ended = ab(root, "--json", files=("mine.py", "other.py"))
     assert ended.code == 1, ended
     assert verdicts(ended) == {"mine": "broke", "other": "same"}
+    pairs = [(record.case.variant, record.process) for record in store.read(tmp_path / "out/base.jsonl").records]
+    assert sorted(pairs) == [("mine", 0), *(("other", pair) for pair in range(5))]  # what broke is known
 
 
 def test_a_death_that_does_not_repeat_costs_nothing(ab, repository, tmp_path):
