@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.perf, pytest.mark.timeout(1200)]
 
 FAULTS = Path(__file__).parents[1] / "fixtures/faults"
 SETTINGS = Settings(threads=1, time_budget_seconds=1.0, timeout_seconds=4.0)
-LENGTH = 384
+LENGTH = 256
 REPLICATES = 5
 NEXT = 3
 
@@ -31,17 +31,21 @@ SHOWN = [
 ]
 
 
+def workload(length):
+    """Small enough to stay in a core's cache: what main memory does, no two processes agree on."""
+    return Workload(heads=1, kv_heads=1, query_length=length, key_length=length)
+
+
 def medians(fault, lengths, replicates):
     """Of the sound case, where the lengths are measured in this order in each of so many workers, or a fresh one's."""
     found = []
     for replicate in range(replicates):
-        cells = [Cell(Case(variant=fault, workload=Workload(query_length=n, key_length=n)), replicate) for n in lengths]
+        cells = [Cell(Case(variant=fault, workload=workload(n)), replicate) for n in lengths]
         seed = next(seed for seed in map(str, itertools.count()) if next(plan.passes(cells, seed)) == cells)
         station = Station(
             device="cpu", settings=SETTINGS, files={fault: str(FAULTS / f"{fault}.py")}, memory_bytes=1 << 30
         )
-        ended = dict(outcomes(cells, station, seed=seed, spent=Spent()))
-        outcome = ended[cells[-1]]
+        *_, (_, outcome) = outcomes(cells, station, seed=seed, spent=Spent())
         assert isinstance(outcome, Measured), outcome
         found.append(statistics.median(outcome.seconds))
     return found
