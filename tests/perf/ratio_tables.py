@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench import wording
-from tests.perf.ratios import HEAD_DIM, HEADS, LENGTHS, PAIRS, Figures, Pair, Ratio
+from tests.perf.ratios import HEAD_DIM, HEADS, LENGTHS, PAIRS, Figures, Pair, Ratio, Side
 
 PAGE = Path(__file__).parents[2] / "docs/variants.md"
 HEADING = "\n## Measured ratios\n"
@@ -54,9 +54,7 @@ def table(
                 continue
             cells = (
                 f"`{pair.ours.name}`{_spelled(pair.ours.parameters)}",
-                f"`{pair.theirs.name}`{_spelled(pair.theirs.parameters)}"
-                if pair.theirs.formula is None
-                else pair.theirs.name,
+                f"{_named(pair.theirs)}{_spelled(pair.theirs.parameters)}",
                 f"`{pair.mask}`",
                 f"`{mode}`",
                 f"**{promised(pair, mode):g}×**" if promised(pair, mode) else "–",
@@ -76,6 +74,10 @@ def _saving(ratio: Ratio) -> str:
     return f"{ratio.saving:.3g}×"
 
 
+def _named(side: Side) -> str:
+    return f"`{side.name}`" if side.formula is None else side.name
+
+
 def _spelled(parameters: Mapping[str, object]) -> str:
     return "".join(f" {name}={str(value).lower()}" for name, value in parameters.items())
 
@@ -84,8 +86,9 @@ def _floors(figures: Mapping[str, Figures]) -> Iterator[str]:
     for name in figures:
         pair = PAIRS[name]
         if pair.floor:
-            less = ", ".join(f"{value:g}× at {wording.length(length)}" for length, value in pair.less_at.items())
-            yield f"`{pair.ours.name}` instead of `{pair.theirs.name}` promises only {less}: {pair.floor}"
+            at = ", ".join(map(wording.length, pair.less_at))
+            less = f"{min(pair.less_at.values()):g}× at {at}"
+            yield f"`{pair.ours.name}` instead of {_named(pair.theirs)} promises only {less}: {pair.floor}"
 
 
 def _refused(figures: Mapping[str, Figures]) -> Iterator[str]:

@@ -108,18 +108,20 @@ def test_memory_is_linear_in_training(mask):
     assert parametrised.memory_exponent(VARIANT, workload, NONE, (4096, 8192, 16384)) <= 1.1
 
 
+@pytest.mark.parametrize(("positions", "pieces"), [(7, 2 * 2 * 22), (150, 2 * 2), (310, 2), (700, 1)])
 @pytest.mark.parametrize("mask", ["full", "padding:0.4"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_pieces_change_nothing(mask, dtype, monkeypatch):
+def test_pieces_change_nothing(mask, dtype, positions, pieces, monkeypatch):
     workload = replace(BASE, mask=mask, dtype=dtype)
     given = operands(workload)
+    monkeypatch.setattr(_linear_full, "_PIECE_BYTES_PER_THREAD", 1 << 30)
     whole = run(VARIANT, workload, NONE, given)
-    monkeypatch.setattr(_linear_full, "_PIECE_BYTES_PER_THREAD", 4 * 4 * 8 * 7 * 2)  # seven queries of all heads
-    assert len([*_linear_full._pieces(given.query.unflatten(1, (2, 2)))]) == -(-150 // 7)
-    pieces = run(VARIANT, workload, NONE, given)
+    monkeypatch.setattr(_linear_full, "_PIECE_BYTES_PER_THREAD", positions * 2 * 8 * 4 // torch.get_num_threads())
+    assert len([*_linear_full._pieces(given.query.unflatten(1, (2, 2)))]) == pieces
+    parts = run(VARIANT, workload, NONE, given)
     tolerance = {"rtol": 1e-5, "atol": 1e-6} if dtype == "float32" else {"rtol": 0.02, "atol": 0.02}
-    torch.testing.assert_close(pieces.output, whole.output, **tolerance)
-    for first, second in zip(pieces.gradients, whole.gradients, strict=True):
+    torch.testing.assert_close(parts.output, whole.output, **tolerance)
+    for first, second in zip(parts.gradients, whole.gradients, strict=True):
         torch.testing.assert_close(first, second, **tolerance)
 
 
