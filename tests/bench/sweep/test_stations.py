@@ -43,6 +43,7 @@ EXPECTED = {
     "escapes": ("failed", "time", "it left child processes behind"),
     "hides": ("failed", "time", "it left child processes behind: python"),
     "escapes_and_exits": ("crashed", "build", "the worker ended with exit code 8"),
+    "hides_and_exits": ("crashed", "build", "the worker ended with exit code 9"),
     "leaves_threads": None,
     "prints": None,
 }
