@@ -223,7 +223,7 @@ PAIRS = {
             faster={"fwd": 1},
             less_at=dict.fromkeys(LENGTHS, 0.9),
             floor=(
-                "elu(x) + 1 takes two passes over the numbers; exp(min(x, 0)) + max(x, 0), the same but for what "
+                "elu(x) + 1 takes two passes over the numbers. exp(min(x, 0)) + max(x, 0), which is the same but for what "
                 "the sum with one rounds away, takes four, and pieces that fit the cache win back no more than that."
             ),
         ),
