@@ -221,10 +221,10 @@ PAIRS = {
             Side("linear_attention"),
             Side("its formula in plain torch", formula=linear_attention_formula),
             faster={"fwd": 1},
-            less_at=dict.fromkeys(LENGTHS, 0.9),
+            less_at={1024: 0.9},
             floor=(
-                "elu(x) + 1 takes two passes over the numbers. exp(min(x, 0)) + max(x, 0), which is the same but for what "
-                "the sum with one rounds away, takes four, and pieces that fit the cache win back no more than that."
+                "elu(x) + 1 takes two passes over the numbers; exp(min(x, 0)) + max(x, 0), the same but for what that "
+                "sum rounds away, takes four. Pieces that fit the cache win that back once the whole does not."
             ),
         ),
         Pair(
