@@ -11,11 +11,13 @@ import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
+
+from bench.ranks import median_rank
 
 CONFIDENCE = 0.95
 
@@ -92,23 +94,11 @@ class Estimate:
 
 def median_interval(values: Sequence[float] | Floats) -> tuple[float, float] | None:
     """The 95% interval of the median, between two of the sorted values, whatever their distribution; None below six."""
-    rank = _rank(len(values))
+    rank = median_rank(len(values))
     if rank is None:
         return None
     ordered = np.sort(values)
     return float(ordered[rank]), float(ordered[-1 - rank])
-
-
-@lru_cache(maxsize=4096)
-def _rank(count: int) -> int | None:
-    """The largest k for which the k-th smallest and the k-th largest, from 0, hold the median with 95%.
-
-    How many of ``count`` values lie below the median is binomial with probability ½.
-    """
-    if count < _ORDERED_FROM:
-        return None
-    ranks = np.arange(count // 2)
-    return int(ranks[special.bdtr(ranks.astype(float), count, 0.5) <= _TAIL][-1])
 
 
 def median(samples: Samples) -> Estimate:

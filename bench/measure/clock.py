@@ -12,11 +12,10 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from statistics import NormalDist
 from typing import Protocol
 
-CONFIDENCE = 0.95
+from bench.ranks import median_rank
+
 HALF_WIDTH = 0.005
 MIN_SAMPLES = 30
 FEWEST_SAMPLES = 3
@@ -24,7 +23,6 @@ DEFAULT_BUDGET_SECONDS = 3.0
 
 _AGREEMENT = 0.02
 _WARM_UP_SHARE = 0.25
-_EXACT_UP_TO = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,26 +117,8 @@ def _interval(seconds: Sequence[float]) -> str:
 
 def half_width(seconds: Sequence[float]) -> float:
     """Half the 95% interval of the median, as a share of the median; infinite for fewer than six samples."""
-    rank = _rank(len(seconds))
+    rank = median_rank(len(seconds))
     if rank is None:
         return math.inf
     ordered = sorted(seconds)
     return (ordered[-1 - rank] - ordered[rank]) / 2 / statistics.median(ordered)
-
-
-@lru_cache(maxsize=4096)
-def _rank(count: int) -> int | None:
-    """The largest k for which the k-th smallest to the k-th largest (from 0) of ``count`` hold the median with 95%.
-
-    A sample lies below the median with probability ½, whatever its distribution: the number that do is binomial, and
-    for many samples as good as normal.
-    """
-    if count > _EXACT_UP_TO:
-        return math.floor(count / 2 - NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * math.sqrt(count) / 2 - 0.5)
-    outside, rank = 0, None
-    for k in range(count // 2):
-        outside += math.comb(count, k)
-        if 2 * outside > (1 - CONFIDENCE) * 2**count:
-            break
-        rank = k
-    return rank

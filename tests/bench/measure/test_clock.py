@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from bench.measure import clock
 from bench.measure.clock import MIN_SAMPLES, Sample, collect, half_width
 
 
@@ -174,13 +173,3 @@ def test_where_most_are_disturbed_all_stay():
     assert series.dropped_share == 0
     assert "too many to drop: heat" in series.notes[0]
     assert not series.settled
-
-
-@pytest.mark.parametrize("count", [*range(6, 300, 7), 1024, 5000])
-def test_the_interval_of_the_median_is_that_of_the_binomial_distribution(count):
-    rank = clock._rank(count)
-    assert rank is not None
-    outside = [2 * binom.cdf(rank + step, count, 0.5) for step in (0, 1)]
-    assert outside[0] <= 0.05 + 1e-9 < outside[1] or count > clock._EXACT_UP_TO
-    assert outside[0] < 0.053  # where it is as good as normal
-    assert outside[1] > 0.047
