@@ -7,7 +7,7 @@ Times are in seconds, sizes in bytes. Numbers are finite or None, never NaN.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
@@ -222,6 +222,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.case.key(), self.process
 
 
+_Recorded = TypeVar("_Recorded", bound=Record)
+
+
 def encode(record: Record) -> bytes:
     """One line, without its newline.
 
@@ -232,6 +235,15 @@ def encode(record: Record) -> bytes:
     built = _without_absent(record)
     _refuse_non_finite(built)
     return msgspec.json.encode(built)
+
+
+def storable(record: _Recorded) -> _Recorded:
+    """The same record; failed if its outcome holds a number that no record may hold."""
+    try:
+        encode(record)
+    except ValueError as error:
+        return msgspec.structs.replace(record, outcome=Failed(stage="time", message=str(error)))
+    return record
 
 
 def decode(line: bytes) -> Record:

@@ -16,16 +16,6 @@ import msgspec
 import torch
 
 from bench.sweep import engine
-from bench.sweep.engine import (
-    check,
-    choose_device,
-    every_variant,
-    least_traffic_bytes,
-    measure,
-    prepare,
-    probe,
-    time_in_turns,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,18 +23,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from variants._contract import Attend, Variant, Workload
-
-__all__ = [
-    "check",
-    "choose_device",
-    "every_variant",
-    "least_traffic_bytes",
-    "measure",
-    "prepare",
-    "probe",
-    "time_in_turns",
-    "variant",
-]
 
 ENGINE = __name__
 VARIABLE = "ATTENTION_BENCH_BURDEN"
@@ -70,6 +48,11 @@ class Burden(msgspec.Struct, frozen=True, kw_only=True):
         return (not self.modes or workload.mode in self.modes) and (
             not self.lengths or workload.query_length in self.lengths
         )
+
+
+def __getattr__(name: str) -> Any:
+    """Whatever else an engine does, as the one of every sweep does it."""
+    return getattr(engine, name)
 
 
 def variant(name: str) -> Variant:

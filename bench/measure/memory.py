@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +47,6 @@ class Profiled:
     weight: Weight
     dispatched: list[str]
     seconds: float
-
-
-Weigh = Callable[["Call"], Profiled]
 
 
 def weigh_cpu(call: Call) -> Profiled:

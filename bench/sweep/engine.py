@@ -10,15 +10,15 @@ import msgspec
 import torch
 
 import variants
-from bench import traffic
 from bench.errors import WrongUsageError
 from bench.fidelity.attempt import attempt
 from bench.machine import host
 from bench.measure.case import check, measure, time_in_turns
 from bench.measure.ceilings import measure_ceilings
 from bench.record import Host, Settings, Source
+from bench.traffic import least_traffic_bytes
 from variants import VariantError
-from variants._contract import Variant, Workload
+from variants._contract import Variant
 
 __all__ = [
     "attempt",
@@ -92,8 +92,3 @@ def probe(device: str, dtypes: Sequence[str], settings: Settings) -> tuple[Host,
     prepare(device, settings)
     described = msgspec.structs.replace(host.describe_host(device), ceilings=measure_ceilings(device, dtypes))
     return described, host.describe_source()
-
-
-def least_traffic_bytes(workload: Workload) -> int:
-    """Bytes that any implementation of the workload must move."""
-    return traffic.least_traffic_bytes(workload)

@@ -10,7 +10,7 @@ import fnmatch
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bench.errors import WrongUsageError, unknown
@@ -51,7 +51,7 @@ def cases(suite: Suite, names: Sequence[str], device: str, resolve: Resolver) ->
 def _cases(sweep: Sweep, names: Sequence[str], device: str, resolve: Resolver) -> Iterator[Case]:
     workloads = [*_workloads(sweep, device.partition(":")[0])]
     for variant in selected(sweep, names):
-        for parameters in _settings_of(sweep.parameters.get(variant, {})):
+        for parameters in combinations(sweep.parameters.get(variant, {})):
             full = resolve(variant, parameters)
             for workload in workloads:
                 yield Case(variant=variant, parameters=full, workload=workload)
@@ -82,11 +82,22 @@ def _check_parameters(suite: Suite, names: Sequence[str]) -> None:
     for variant in {variant: None for sweep in suite.sweeps for variant in sweep.parameters}:
         if variant not in names:
             raise unknown("--param: variant", variant, names)
-        if not any(variant in selected(sweep, names) for sweep in suite.sweeps):
+        check_chosen([variant], {name for sweep in suite.sweeps for name in selected(sweep, names)})
+
+
+def check_chosen(named: Iterable[str], chosen: Collection[str]) -> None:
+    """Whether parameters are given for chosen variants alone.
+
+    Raises:
+        WrongUsageError: one is not chosen.
+
+    """
+    for variant in named:
+        if variant not in chosen:
             raise WrongUsageError(f"--param names {variant}, which is not among the chosen variants; add or drop it")
 
 
-def _settings_of(axes: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
+def combinations(axes: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
     """Every combination of the values of some parameters."""
     for values in itertools.product(*axes.values()):
         yield dict(zip(axes, values, strict=True))

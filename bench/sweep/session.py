@@ -6,11 +6,12 @@ import datetime as dt
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import PurePath
+from typing import Any
 
 import msgspec
 
 from bench.errors import NotComparableError
-from bench.record import About, Failed, Host, Outcome, Record, Settings, Source, encode
+from bench.record import About, Host, Outcome, Record, Settings, Source, storable
 from bench.sweep.blueprint import Blueprint
 from bench.sweep.plan import Cell
 from bench.sweep.scout import Scout
@@ -28,23 +29,19 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     def record(self, cell: Cell, outcome: Outcome) -> Record:
         """The record of a cell; failed if the outcome holds a number that no record may hold."""
-        record = Record(
-            run_id=self.run_id,
-            case=cell.case,
-            outcome=outcome,
-            process=cell.process,
-            about=self.about[cell.case.variant],
-            settings=self.settings,
-            host=self.host,
-            source=self.source,
-            command=self.command,
-            at=dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
-        )
-        try:
-            encode(record)
-        except ValueError as error:
-            return msgspec.structs.replace(record, outcome=Failed(stage="time", message=str(error)))
-        return record
+        about = self.about[cell.case.variant]
+        return storable(Record(case=cell.case, outcome=outcome, process=cell.process, about=about, **self.stamp()))
+
+    def stamp(self) -> dict[str, Any]:
+        """What every line of the run says of it, and of now."""
+        return {
+            "run_id": self.run_id,
+            "settings": self.settings,
+            "host": self.host,
+            "source": self.source,
+            "command": self.command,
+            "at": dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
+        }
 
 
 def begin(blueprint: Blueprint, scout: Scout, *, run_id: str, arguments: Sequence[str]) -> Session:

@@ -6,9 +6,7 @@ A trial is a variant inside a model: dropped into the shipped encoder, or traine
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import hashlib
-import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ import msgspec
 
 from bench.errors import WrongUsageError
 from bench.fidelity.trial import DROP_IN, NO_ATTENTION, TASK, Replaced, Trained, TrialCase, TrialOutcome, TrialRecord
-from bench.record import About, Failed, Settings, Timeout, Unsupported, encode
+from bench.record import About, Settings, Timeout, Unsupported, storable
 from bench.sweep import messages, plan, progress
 from bench.sweep.plan import Resolver
 from bench.sweep.progress import Reporter
@@ -76,23 +74,16 @@ def cases(trials: Sequence[Trial], names: Sequence[str], device: str, resolve: R
 def _cases(trial: Trial, names: Sequence[str], device: str, resolve: Resolver) -> Iterator[TrialCase]:
     known = [*names, NO_ATTENTION]
     sweep = Sweep(variants=trial.variants, skip=trial.skip)
-    for variant in trial.param:
-        if variant not in plan.selected(sweep, known):
-            raise WrongUsageError(f"--param names {variant}, which is not among the chosen variants; add or drop it")
+    plan.check_chosen(trial.param, plan.selected(sweep, known))
     for task in trial.task:
         for variant in plan.selected(sweep, known):
             if (task == DROP_IN) and variant == NO_ATTENTION:
                 continue
-            for parameters in _settings_of(trial.param.get(variant, {})):
+            for parameters in plan.combinations(trial.param.get(variant, {})):
                 full = {} if variant == NO_ATTENTION else resolve(variant, parameters)
                 for length in trial.seq_len:
                     for seed in trial.seed:
                         yield _case(trial, task, variant, full, length=length, seed=seed, device=device)
-
-
-def _settings_of(axes: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
-    for values in itertools.product(*axes.values()):
-        yield dict(zip(axes, values, strict=True))
 
 
 def _case(
@@ -198,22 +189,8 @@ def _tried(
 
 def record(session: Session, case: TrialCase, outcome: TrialOutcome) -> TrialRecord:
     """The line of a trial; failed if the outcome holds a number that no record may hold."""
-    made = TrialRecord(
-        run_id=session.run_id,
-        case=case,
-        outcome=outcome,
-        about=NOTHING if case.variant == NO_ATTENTION else session.about[case.variant],
-        settings=session.settings,
-        host=session.host,
-        source=session.source,
-        command=session.command,
-        at=dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
-    )
-    try:
-        encode(made)
-    except ValueError as error:
-        return msgspec.structs.replace(made, outcome=Failed(stage="time", message=str(error)))
-    return made
+    about = NOTHING if case.variant == NO_ATTENTION else session.about[case.variant]
+    return storable(TrialRecord(case=case, outcome=outcome, about=about, **session.stamp()))
 
 
 # --- how far ------------------------------------------------------------------------------------------------------
