@@ -82,6 +82,8 @@ def choose_device(device: str) -> str:
 def prepare(device: str, settings: Settings) -> None:
     """Put torch into the state in which every case begins."""
     torch.set_num_threads(settings.threads)
+    # torch.compile opens a progress bar, which leaves a thread behind where tqdm is installed: no doing of a variant's.
+    torch.hub.tqdm.monitor_interval = 0  # type: ignore[attr-defined]  # or its own stand-in
     torch.set_float32_matmul_precision(settings.float32_precision)
     if device.startswith("cuda"):
         torch.cuda.set_device(device if ":" in device else 0)

@@ -196,3 +196,10 @@ def test_changed_torch_state_fails_and_the_next_case_is_unaffected():
     for variant in ("sets_state", "sdpa_math"):
         assert isinstance(found[variant, 32], Measured)
         assert found[variant, 32].own_error < 1e-5
+
+
+def test_the_progress_bar_of_the_compiler_leaves_no_thread_behind():
+    engine.prepare("cpu", Settings(threads=torch.get_num_threads()))
+    before = set(threading.enumerate())
+    with torch.hub.tqdm(total=1, disable=True):
+        assert set(threading.enumerate()) == before
