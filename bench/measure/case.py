@@ -123,9 +123,8 @@ def _in_turns(subject: Subject, turn: Callable[[Sample], bool]) -> Outcome:
         block = clock.sample()
     while turn(block):
         block = clock.sample()
-    recompiled = compilation.so_far().seconds
+    notes = compilation.again()
     subject.refuse_changed_state()
-    notes = [f"compiled again for {recompiled:.2g} s while it was timed"] if recompiled else []
     record = _record(subject, built, None, [])
     return msgspec.structs.replace(
         record, timer=f"{clock.timer}, in turns", conditions=watch.report(), notes=[*record.notes, *notes]
@@ -277,6 +276,7 @@ def _weigh(subject: Subject, built: Built, first: First, profiled: Profiled) -> 
 
 def _time(subject: Subject, built: Built, call_seconds: float) -> Timing:
     subject.enter("time")
+    later_graphs = max(0, compilation.so_far().graphs - built.compiled.graphs)
     compilation.restart()
     scatter = scatterer(built.attend, built.base, subject.workload.mode)
     budget = subject.settings.time_budget_seconds
@@ -284,9 +284,10 @@ def _time(subject: Subject, built: Built, call_seconds: float) -> Timing:
         timing = time_on_cuda(scatter, cuda.runtime(), call_seconds=call_seconds, budget_seconds=budget)
     else:
         timing = time_on_cpu(scatter, call_seconds=call_seconds, budget_seconds=budget)
-    recompiled = compilation.so_far().seconds
-    if recompiled:
-        timing.notes.append(f"compiled again for {recompiled:.2g} s while it was timed")
+    timing.notes.extend(compilation.again())
+    recompiles = later_graphs + compilation.so_far().graphs
+    if built.compiled.graphs or recompiles:
+        timing.conditions.update(recompiles=recompiles, graph_breaks=built.compiled.graph_breaks)
     return timing
 
 

@@ -1,4 +1,4 @@
-"""How long torch.compile has worked, and how often it found its work already done on disk."""
+"""How long torch.compile has worked, what it made, and how often it found its work already done on disk."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """Since the last :func:`restart`."""
+    """Since the last :func:`restart`. ``graph_breaks``: where code had to be left to Python."""
 
     seconds: float = 0.0
     cache_hits: int = 0
+    graphs: int = 0
+    graph_breaks: int = 0
 
 
 def restart() -> None:
@@ -30,4 +32,12 @@ def so_far() -> Compilation:
     return Compilation(
         seconds=float(dynamo.calculate_time_spent()["total_wall_time"]),
         cache_hits=int(dynamo.counters["inductor"]["fxgraph_cache_hit"]),
+        graphs=int(dynamo.counters["stats"]["unique_graphs"]),
+        graph_breaks=sum(dynamo.counters["graph_break"].values()),
     )
+
+
+def again() -> list[str]:
+    """A note, where something was compiled while it should only have been timed."""
+    seconds = so_far().seconds
+    return [f"compiled again for {seconds:.2g} s while it was timed"] if seconds else []

@@ -626,3 +626,28 @@ def test_grouped_heads_and_other_lengths_are_measured():
 
     workload = replace(small(), heads=4, kv_heads=2, query_length=33, key_length=70, mask="causal", mode="fwd_bwd")
     assert isinstance(outcome_of(build, workload), Measured)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's own, on its first compilation
+@pytest.mark.parametrize(
+    ("breaks", "counts"), [(False, {"graph_breaks": 0, "recompiles": 1}), (True, {"graph_breaks": 1})]
+)
+def test_what_the_compiler_did_is_counted(breaks, counts):
+    def build(workload, parameters):
+        attend, calls = dense(workload, parameters), itertools.count()
+
+        def doubled(tensor, twice):
+            tensor = tensor * 2
+            if breaks:
+                torch._dynamo.graph_break()
+            return tensor * (0.5 if twice else 1 / 2)
+
+        compiled = torch.compile(doubled, backend="eager", dynamic=False)
+        return lambda query, key, value: attend(compiled(query, next(calls) > 0), key, value)
+
+    found = outcome_of(build)
+    assert {name: found.conditions[name] for name in counts} == counts
+
+
+def test_what_is_not_compiled_has_no_counts_of_the_compiler():
+    assert "recompiles" not in outcome_of().conditions

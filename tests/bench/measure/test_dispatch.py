@@ -89,6 +89,7 @@ def test_compiled_code_is_seen_as_such_and_its_compilation_counted():
     compilation.restart()
     ran(compiled)
     assert compilation.so_far().seconds > 0
+    assert (compilation.so_far().graphs, compilation.so_far().graph_breaks) == (1, 0)
     dispatched = ran(compiled).dispatched
     assert "CompiledFxGraph" in dispatch.readable(dispatched)
     assert not any(name.startswith("aten::mul") for name in dispatched)
