@@ -45,10 +45,9 @@ def side_of(tree: Tree, name: str, *, variant_files: Sequence[str], install: boo
     root = tree.root
     links = tree.folder / "imports"
     links.mkdir()
-    (links / "bench").symlink_to(_CODE / "bench")
+    for package in {"bench", engine.partition(".")[0]}:  # the engine of a test lies beside our code
+        (links / package).symlink_to(_CODE / package)
     (links / "variants").symlink_to((root if has_variants(tree) else _CODE) / "variants")
-    if engine != ENGINE:  # that of a test, beside our code
-        (links / engine.partition(".")[0]).symlink_to(_CODE / engine.partition(".")[0])
     folders = [links, *(folder for folder in (root / "src", root) if folder.is_dir())]
     return Side(
         name=name,
