@@ -15,15 +15,12 @@ from bench.cells import Cell, Contender, Ground
 from bench.errors import NotComparableError, unknown
 from bench.stats import Estimate
 
-# Dimensions by which runs over several of them can be narrowed, besides the length, the mask and the mode.
-NARROWING = ("device", "device_name", "dtype", "batch", "heads", "kv_heads", "head_dim", "inputs", "threads")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
     """A shape, and what it allows: ``most_bytes`` of memory, ``least_cosine`` and ``most_error`` to exact attention.
 
-    ``narrowed`` holds values of :data:`NARROWING`.
+    ``narrowed`` holds values of other dimensions, by which runs over several of them are narrowed.
     """
 
     length: int
