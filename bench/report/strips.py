@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
@@ -63,9 +64,7 @@ def _figure(strips: Strips, rows: Sequence[tuple[Contender, Mapping[str, float]]
     axes.yaxis.set_ticklabels([_name(contender) for contender, _ in reversed(rows)])
     axes.set_xlabel(strips.axis)
     if strips.line is not None:
-        axes.axvline(strips.line[0], color=colours.INK, linewidth=0.8, linestyle=(0, (6, 3)))
-        axes.text(strips.line[0], 1.0, f" {strips.line[1]}", transform=axes.get_xaxis_transform(), fontsize=7.5,
-                  va="top", color=colours.INK)  # fmt: skip
+        _mark(axes, *strips.line)
     for row, (_, told) in enumerate(reversed(rows)):
         axes.hlines(row, min(told.values()), max(told.values()), color=colours.SHADE, linewidth=1.2, zorder=1)
         for kind in strips.kinds:
@@ -74,6 +73,15 @@ def _figure(strips: Strips, rows: Sequence[tuple[Contender, Mapping[str, float]]
                           linestyle="none")  # fmt: skip
     _key(figure, strips, rows, (names, total - TITLE_INCHES - 0.02))
     return figure
+
+
+def _mark(axes: Axes, value: float, name: str) -> None:
+    """A line across all rows, named on that side of it where there is more room."""
+    axes.axvline(value, color=colours.INK, linewidth=0.8, linestyle=(0, (6, 3)))
+    at, _ = axes.transAxes.inverted().transform(axes.transData.transform((value, 0)))
+    side, words = ("right", f"{name} ") if at > 0.5 else ("left", f" {name}")  # noqa: PLR2004  # the middle
+    axes.text(value, 1.0, words, transform=axes.get_xaxis_transform(), fontsize=7.5, va="top", ha=side,
+              color=colours.INK)  # fmt: skip
 
 
 def _name(contender: Contender) -> str:

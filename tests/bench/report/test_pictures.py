@@ -212,6 +212,21 @@ def test_a_backward_is_timed_or_what_both_take_more(monkeypatch):
     )
 
 
+def test_a_line_is_named_on_the_side_that_has_room(drawn):
+    for forward in (1.0, 5.0):
+        breakdowns.passes(only(
+            timed("flex", forward), timed("flex", 8, mode="bwd"), timed("naive_sdpa", 4), timed("naive_sdpa", 6, mode="bwd"),
+        ))  # fmt: skip
+    boxes = [
+        (text.get_window_extent(), text.axes.get_window_extent())
+        for _, figure in drawn
+        for text in texts(figure)
+        if "FLOPs" in text.get_text()
+    ]
+    assert len(boxes) == 2
+    assert all(axes.x0 <= words.x0 and words.x1 <= axes.x1 for words, axes in boxes)
+
+
 def test_memory_is_told_of_training_where_it_was_measured(monkeypatch):
     title, rows = rows_of(monkeypatch, breakdowns.memory, only(
         timed("flex", 2), timed("flex", 6, mode="fwd_bwd", peak_mib=8, saved_bytes=2**21, output_bytes=2**20),
