@@ -215,7 +215,8 @@ def test_a_backward_is_timed_or_what_both_take_more(monkeypatch):
 def test_a_line_is_named_on_the_side_that_has_room(drawn):
     for forward in (1.0, 5.0):
         breakdowns.passes(only(
-            timed("flex", forward), timed("flex", 8, mode="bwd"), timed("naive_sdpa", 4), timed("naive_sdpa", 6, mode="bwd"),
+            timed("flex", forward), timed("flex", 8, mode="bwd"),
+            timed("naive_sdpa", 4), timed("naive_sdpa", 6, mode="bwd"),
         ))  # fmt: skip
     boxes = [
         (text.get_window_extent(), text.axes.get_window_extent())
