@@ -11,8 +11,8 @@ import gc
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Self, TypeVar
 
@@ -43,28 +43,31 @@ class Reading:
     ``records``: one for each run, case and process: the last line of each, in the order of their first lines.
     ``problems``: a sentence for every line that could not be read, naming file and line number.
     ``skipped``: how many lines there were of each kind that this version does not know.
+    ``apart``: lines of kinds that somebody else reads, as they are, each with where it stands.
     """
 
     records: list[Record]
     problems: list[str]
     skipped: dict[str, int]
+    apart: list[tuple[str, bytes]] = field(default_factory=list)
 
 
 # --- reading --------------------------------------------------------------------------------------------------
 
 
-def read(*paths: Path | str, compactly: bool = False) -> Reading:
+def read(*paths: Path | str, compactly: bool = False, apart: Collection[str] = ()) -> Reading:
     """Everything in a file, or in several files as if they were one.
 
     With ``compactly``, for reading alone: seconds are arrays of doubles, which fit a million records into memory.
+    ``apart``: kinds whose lines are to be kept as they are, so that files are read but once.
 
     Raises:
         WrongUsageError: a file is missing, or cannot be read at all.
         NotComparableError: a line of a newer schema, or not one record of a known kind.
 
     """
-    reading = _read((Path(path) for path in paths), compactly=compactly)
-    if not reading.records:
+    reading = _read((Path(path) for path in paths), compactly=compactly, apart=apart)
+    if not reading.records and not reading.apart:
         raise NotComparableError(_nothing_in(paths, reading))
     return reading
 
@@ -79,9 +82,9 @@ def _nothing_in(paths: Iterable[Path | str], reading: Reading) -> str:
     return f"expected records in {', '.join(str(path) for path in paths)}, found {why}; measure with 'run' first"
 
 
-def _read(paths: Iterable[Path], *, compactly: bool = False) -> Reading:
+def _read(paths: Iterable[Path], *, compactly: bool = False, apart: Collection[str] = ()) -> Reading:
     with _uncollected():
-        return _gathered(paths, _Parser(compactly=compactly))
+        return _gathered(paths, _Parser(compactly=compactly), apart)
 
 
 @contextlib.contextmanager
@@ -96,11 +99,12 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _gathered(paths: Iterable[Path], parse: _Parser) -> Reading:
+def _gathered(paths: Iterable[Path], parse: _Parser, apart: Collection[str]) -> Reading:
     records: dict[tuple[str, int, int], Record] = {}
     cases = _Identities()
     problems: list[str] = []
     skipped: Counter[str] = Counter()
+    kept: list[tuple[str, bytes]] = []
     for path in paths:
         for number, line in _lines(path):
             try:
@@ -116,9 +120,11 @@ def _gathered(paths: Iterable[Path], parse: _Parser) -> Reading:
                 continue
             if isinstance(parsed, Record):
                 records[parsed.run_id, cases(parsed.case), parsed.process] = parsed
+            elif parsed in apart:
+                kept.append((f"{path} line {number}", line))
             else:
                 skipped[parsed] += 1
-    return Reading(list(records.values()), problems, dict(skipped))
+    return Reading(list(records.values()), problems, dict(skipped), kept)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

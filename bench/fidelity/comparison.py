@@ -6,9 +6,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.stats import t as student
+from scipy import special
 
-from bench.fidelity.trial import DROP_IN, Replaced, Trained, TrialRecord
+from bench.fidelity.trial import DROP_IN, Replaced, Trained, TrialCase, TrialRecord
+
+CHANCE = "chance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +25,36 @@ class Table:
 
 def tables(records: Sequence[TrialRecord]) -> list[Table]:
     """One for every task and shape, in order of appearance."""
-    groups: dict[tuple[object, ...], list[TrialRecord]] = {}
+    return [table(found) for found in groups(records)]
+
+
+def groups(records: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
+    """Trials that differ in variant, parameters and seed alone: those of one task, shape and machine."""
+    found: dict[tuple[object, ...], list[TrialRecord]] = {}
     for record in records:
-        shape = record.case.workload
-        options = tuple(sorted(record.case.options.items()))
-        key = (record.case.kind, record.case.task, shape.query_length, shape.batch, shape.mask, shape.device, options)
-        groups.setdefault(key, []).append(record)
-    return [_drop_in(found) if found[0].case.kind == DROP_IN else _task(found) for found in groups.values()]
+        case, shape = record.case, record.case.workload
+        options = tuple(sorted(case.options.items()))
+        where = (shape.query_length, shape.batch, shape.mask, shape.device, record.host.fingerprint)
+        found.setdefault((case.kind, case.task, *where, options), []).append(record)
+    return list(found.values())
 
 
-def _by_variant(records: Sequence[TrialRecord]) -> dict[str, list[TrialRecord]]:
+def table(group: Sequence[TrialRecord]) -> Table:
+    """Of the trials of one group, a row a variant."""
+    return _drop_in(group) if group[0].case.kind == DROP_IN else _task(group)
+
+
+def by_variant(records: Sequence[TrialRecord]) -> dict[str, list[TrialRecord]]:
+    """By name and parameters, in order of appearance."""
     found: dict[str, list[TrialRecord]] = {}
     for record in records:
         parameters = " ".join(f"{name}={value}" for name, value in record.case.parameters.items())
         found.setdefault(f"{record.case.variant} {parameters}".strip(), []).append(record)
     return found
+
+
+def _preliminary(records: Sequence[TrialRecord]) -> str:
+    return "; one seed: preliminary" if len({record.case.workload.seed for record in records}) == 1 else ""
 
 
 # --- trained ------------------------------------------------------------------------------------------------------
@@ -49,7 +66,7 @@ def refusal(records: Sequence[TrialRecord]) -> str | None:
     task = records[0].case.task
     if not exact:
         return f"{task}: no exact attention among the variants, so nothing says that the task can be solved; add one"
-    for name, found in _by_variant(exact).items():
+    for name, found in by_variant(exact).items():
         failed = [record.case.workload.seed for record in found if not _is_solved(record)]
         if failed:
             seeds = ", ".join(map(str, failed))
@@ -65,23 +82,29 @@ def _task(records: Sequence[TrialRecord]) -> Table:
     case = records[0].case
     why = refusal(records)
     rows = []
-    for name, found in _by_variant(records).items():
+    for name, found in by_variant(records).items():
         ends = [record.outcome for record in found if isinstance(record.outcome, Trained)]
         other = ", ".join(sorted({record.status.replace("_", " ") for record in found} - {"trained"}))
         accuracy = statistics.mean(end.final_accuracy for end in ends) if ends else -1.0
         rows.append((accuracy, [name, *_trained(ends), other]))
+    chance = next((record.outcome.chance for record in records if isinstance(record.outcome, Trained)), None)
+    if chance is not None:
+        rows.append((chance, [CHANCE, f"{chance:.3f}", *[""] * 5]))
     if why is None:
         rows.sort(key=lambda row: -row[0])
-    chance = next((record.outcome.chance for record in records if isinstance(record.outcome, Trained)), None)
-    title = (
-        f"{case.task}, N = {case.workload.query_length}, at most {case.options['steps']} steps of {case.workload.batch}"
-    )
+    title = f"{case.task}, {_shape(case)}, at most {case.options['steps']} steps of {case.workload.batch}"
     if chance is not None:
         title += f"; chance {chance:.1%}"
-    if len({record.case.workload.seed for record in records}) == 1:
-        title += "; one seed: preliminary"
+    title += _preliminary(records)
     columns = ["variant", "final accuracy", "least", "seeds at 90%", "steps to 90%", "seconds to 90%", "not trained"]
     return Table(title, columns, [row for _, row in rows], why)
+
+
+def _shape(case: TrialCase) -> str:
+    """The length, and what else there is: tables of one task differ in that."""
+    mask = [] if case.workload.mask == "full" else [case.workload.mask]
+    others = [f"{value:g} {name}" for name, value in sorted(case.options.items()) if name != "steps"]
+    return ", ".join([f"N = {case.workload.query_length}", *mask, *others])
 
 
 def _trained(ends: Sequence[Trained]) -> list[str]:
@@ -104,7 +127,7 @@ def _trained(ends: Sequence[Trained]) -> list[str]:
 
 def _drop_in(records: Sequence[TrialRecord]) -> Table:
     rows = []
-    for name, found in _by_variant(records).items():
+    for name, found in by_variant(records).items():
         ends = [record.outcome for record in found if isinstance(record.outcome, Replaced)]
         if ends:
             rows.append((statistics.mean(end.cosine for end in ends), [name, *_replaced(ends)]))
@@ -117,6 +140,7 @@ def _drop_in(records: Sequence[TrialRecord]) -> Table:
     if ends:
         exact = interval(ends[0].exact_accuracy)
         title += f", {ends[0].documents} documents; different documents {ends[0].apart:.2f}; exact accuracy {exact}"
+    title += _preliminary(records)
     columns = ["variant", "cosine", "least", "neighbours", "rank correlation", "accuracy", "moved accuracy", "moved F1"]
     return Table(title, columns, [row for _, row in rows])
 
@@ -139,5 +163,5 @@ def interval(scores: Sequence[float]) -> str:
     mean = statistics.mean(scores)
     if len(scores) < 2:  # noqa: PLR2004  # no spread in one
         return f"{mean:.3f}"
-    half = float(student.ppf(0.975, len(scores) - 1)) * statistics.stdev(scores) / len(scores) ** 0.5
+    half = float(special.stdtrit(len(scores) - 1, 0.975)) * statistics.stdev(scores) / len(scores) ** 0.5
     return f"{mean:.3f} ± {half:.3f}"

@@ -19,6 +19,7 @@ from bench.record import SCHEMA, Case, Crashed, Failed, OutOfMemory, Record, Tim
 DROP_IN: Literal["drop_in"] = "drop_in"
 TASK: Literal["task"] = "task"
 KINDS = (DROP_IN, TASK)
+TRAINED_TASKS = ("recall", "copy", "listops", "needle")
 NO_ATTENTION = "no_attention"
 SOLVED = 0.9
 
@@ -158,6 +159,20 @@ def read(*paths: Path) -> Reading:
                 continue
             records[record.run_id, record.case.key(), record.process] = record
     return Reading(list(records.values()), problems, dict(others))
+
+
+def of_lines(lines: Iterable[tuple[str, bytes]]) -> Reading:
+    """Of lines that are known to be trials, each with where it stands: :class:`bench.store.Reading` keeps them."""
+    records: dict[tuple[str, str, int], TrialRecord] = {}
+    problems: list[str] = []
+    for place, line in lines:
+        try:
+            record = _RECORD.decode(line)
+        except msgspec.DecodeError as error:
+            problems.append(f"{place}: not a trial ({error})")
+        else:
+            records[record.run_id, record.case.key(), record.process] = record
+    return Reading(list(records.values()), problems, {})
 
 
 def _lines(path: Path) -> Iterable[bytes]:

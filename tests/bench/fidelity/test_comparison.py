@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from bench import store
@@ -7,7 +8,7 @@ from bench.errors import NotComparableError
 from bench.fidelity import comparison, trial
 from bench.fidelity.trial import Trained, TrialCase, TrialRecord
 from bench.record import Failed
-from tests.bench.runs import CPU, EXACT, SETTINGS, SOURCE, approximate
+from tests.bench.runs import CPU, EXACT, GPU, SETTINGS, SOURCE, approximate
 from tests.bench.runs import record as operator
 from variants._contract import Workload
 
@@ -47,15 +48,23 @@ def test_variants_are_ranked_where_exact_attention_solves_every_seed():
     assert [row[:5] for row in table.rows] == [
         ["exact", "1.000", "1.000", "2 of 2", "300"],
         ["low", "0.200", "0.100", "0 of 2", "—"],
+        ["chance", "0.016", "", "", ""],
     ]
     assert "preliminary" not in table.title
+    (once,) = comparison.tables([record("exact", trained(1.0))])
+    assert once.title == ("recall, N = 128, 16 pairs, at most 500 steps of 32; chance 1.6%; one seed: preliminary")
+
+
+def test_machines_are_never_mixed():
+    other = msgspec.structs.replace(record("exact", trained(1.0)), host=GPU)
+    assert len(comparison.tables([record("exact", trained(1.0)), other])) == 2
 
 
 def test_nothing_is_ranked_where_it_does_not():
     records = [record("low", trained(0.1)), record("exact", trained(1.0), 0), record("exact", trained(0.5), 1)]
     (table,) = comparison.tables(records)
     assert table.refusal == "recall: exact does not reach 90% on seed 1, so nothing is ranked; give more --steps"
-    assert [row[0] for row in table.rows] == ["low", "exact"]
+    assert [row[0] for row in table.rows] == ["low", "exact", "chance"]
     (failed,) = comparison.tables([record("exact", Failed(stage="start", message="no"))])
     assert "does not reach 90% on seed 0" in failed.refusal
     assert failed.rows[0][-1] == "failed"
@@ -78,6 +87,9 @@ def test_trials_stand_beside_other_lines_and_each_reader_takes_its_own(tmp_path)
     assert found.records[0] == made
     assert [each.outcome.final_accuracy for each in found.records] == [1.0, 0.7]  # the last line of a case counts
     assert found.others == {"operator": 1}
+    apart = store.read(path, apart=trial.KINDS)
+    assert trial.of_lines(apart.apart).records == found.records
+    assert (len(apart.records), apart.skipped) == (1, {})
     assert "run.jsonl line 5: not a trial" in found.problems[0]
     reading = store.read(path)
     assert (len(reading.records), reading.skipped) == (1, {"task": 3})
