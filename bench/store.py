@@ -374,12 +374,14 @@ class _Identities:
 class Appender:
     """Writes records to a file that it alone may write, each on disk before the call returns.
 
-    A context manager. With ``resume``, ``reading`` is what the file already holds (nothing, if it is new).
+    A context manager. With ``resume``, ``reading`` is what the file already holds (nothing, if it is new), lines of the
+    kinds ``apart`` as they are.
     """
 
-    def __init__(self, path: Path, *, resume: bool = False) -> None:
+    def __init__(self, path: Path, *, resume: bool = False, apart: Collection[str] = ()) -> None:
         self.path = path
         self.reading = Reading([], [], {})
+        self._apart = apart
         self._resume = resume
         self._lock = FileLock(path.with_name(f".{path.name}.lock"))
         self._file = -1
@@ -414,7 +416,7 @@ class Appender:
                 raise WrongUsageError(
                     f"expected a new file, but {self.path} exists: continue it with --resume, or give another --out"
                 )
-            self.reading = _read([self.path])
+            self.reading = _read([self.path], apart=self._apart)
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
             _sync_folder(self.path.parent)

@@ -32,7 +32,16 @@ _AXES = (
     ("scale", "X,…", "What scores are multiplied by, if not 1/√head_dim."),
 )  # fmt: skip
 AXES = tuple(name.replace("-", "_") for name, *_ in _AXES)
-_SETTINGS = ("device", "time_budget", "timeout", "threads", "float32_precision", "processes", "baseline")
+_SETTINGS = (
+    "device",
+    "time_budget",
+    "timeout",
+    "trial_timeout",
+    "threads",
+    "float32_precision",
+    "processes",
+    "baseline",
+)
 
 
 def options(command: _Command) -> _Command:

@@ -1,4 +1,4 @@
-"""What `run` says at its end: per variant what became of its cases, and where the wall time went."""
+"""What `run` and `train` say at their end: what became of cases and trials, and where the wall time went."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from bench.cli import _tables
 from bench.record import Measured, Record, Status
 
 if TYPE_CHECKING:
+    from bench.fidelity.trial import TrialRecord
     from bench.sweep.stations import Spent
 
 _BASELINE = "naive_sdpa"
@@ -72,6 +73,25 @@ def _factor(seconds: Seconds, name: str, over: str) -> str:
         return ""
     mean = statistics.geometric_mean(seconds[over][workload] / seconds[name][workload] for workload in both)
     return f"{wording.factor(mean)} ({len(both)})"
+
+
+def show_trials(records: Sequence[TrialRecord]) -> list[str | None]:
+    """A table for every task and shape. For each, why it ranks nothing, or None if it does."""
+    from bench.fidelity import comparison
+
+    refusals: list[str | None] = []
+    for group in comparison.groups(records):
+        table = comparison.table(group)
+        click.echo(f"\n{table.title}")
+        _tables.show(table.columns, table.rows, right=table.columns[1:])
+        refusal = table.refusal
+        if refusal is None and not any(record.status in ("trained", "replaced") for record in group):
+            reasons = ", ".join(sorted({record.status.replace("_", " ") for record in group}))
+            refusal = f"{group[0].case.title}: nothing but {reasons}, as the file says with the reasons"
+        if refusal is not None:
+            click.echo(f"warning: {refusal}", err=True)
+        refusals.append(refusal)
+    return refusals
 
 
 def show_time(records: Sequence[Record], measured_now: Collection[str], spent: Spent, wall_seconds: float) -> None:

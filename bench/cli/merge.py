@@ -13,18 +13,22 @@ import click
 def command(*, files: tuple[Path, ...], out: Path) -> None:
     """Join run files, such as the shards of a sweep or runs of several hosts, into one.
 
-    Of what stands in them twice (the same run, case and process) the last counts. Lines that cannot be read, and
-    kinds of records that this version does not know, are left out and named.
+    Of what stands in them twice (the same run, case and process) the last counts. Cases come first, then trials. Lines
+    that cannot be read, and kinds of records that this version does not know, are left out and named.
     """
     from bench import store
+    from bench.fidelity import trial
 
-    reading = store.read(*files)
+    reading = store.read(*files, apart=trial.KINDS)
+    trials = trial.of_lines(reading.apart)
+    records = [*reading.records, *trials.records]
     with store.Appender(out) as appender:
-        appender.append(*reading.records)
-    for problem in reading.problems:
+        appender.append(*records)
+    for problem in [*reading.problems, *trials.problems]:
         click.echo(f"warning: left out {problem}", err=True)
     for kind, count in reading.skipped.items():
         click.echo(f"warning: left out {count} records of the unknown kind {kind!r}; upgrade attention-bench", err=True)
-    runs = len({record.run_id for record in reading.records})
-    hosts = len({record.host.fingerprint for record in reading.records})
-    click.echo(f"{out}: {len(reading.records)} records of {runs} runs on {hosts} hosts")
+    runs = len({record.run_id for record in records})
+    hosts = len({record.host.fingerprint for record in records})
+    of_trials = f", {len(trials.records)} of them trials," if trials.records else ""
+    click.echo(f"{out}: {len(records)} records{of_trials} of {runs} runs on {hosts} hosts")

@@ -10,7 +10,7 @@ import click
 
 from bench import wording
 from bench.cli import _interruption, _selection, _tables
-from bench.errors import NotComparableError
+from bench.errors import NotComparableError, WrongUsageError
 from bench.record import Crashed, Failed, FellBack, Incorrect, Measured, Outcome, Timeout, Unsupported
 
 if TYPE_CHECKING:
@@ -38,13 +38,18 @@ _COLUMNS = (
 def command(*, as_json: bool, **chosen: Any) -> int:
     """Check every case against the variant's own dense float64 formula, without timing or weighing anything.
 
-    Exits with 1 where a case is incorrect, or could not be checked since its variant failed.
+    Exits with 1 where a case is incorrect, or could not be checked since its variant failed. Trials of a suite have no
+    formula of their own: they are left out.
     """
+    import msgspec
+
     from bench.sweep import supervisor
     from bench.sweep.blueprint import draw_up
     from bench.sweep.scout import Scout
 
-    suite = _selection.suite_of(chosen)
+    suite = msgspec.structs.replace(_selection.suite_of(chosen), trials=())
+    if not suite.sweeps:
+        raise WrongUsageError("verify checks bare attentions, and this suite has trials alone; make them with run")
     with _interruption.terminated_like_interrupted():
         with Scout(engine=supervisor.ENGINE, threads=suite.threads) as scout:
             blueprint = draw_up(scout, suite, variant_files=chosen["variant_files"], shard=chosen["shard"])

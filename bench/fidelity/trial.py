@@ -30,6 +30,11 @@ class TrialCase(Case, frozen=True, kw_only=True):
     task: str
     options: dict[str, int | float] = msgspec.field(default_factory=dict)
 
+    @property
+    def title(self) -> str:
+        """As it is asked for: its task, or that it is a drop-in."""
+        return DROP_IN if self.kind == DROP_IN else self.task
+
 
 class Replaced(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="replaced"):
     """A variant that took the place of attention in every layer of the shipped encoder, against the exact encoder.

@@ -7,10 +7,12 @@ comes from here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from bench.fidelity.trial import DROP_IN, TASK, TrialCase
 from bench.record import About, Case
+from bench.sweep import trials
 from bench.sweep.blueprint import Blueprint
 from bench.sweep.messages import Prospect
 from bench.sweep.plan import Cell
@@ -66,6 +68,12 @@ def sweep_seconds(cells: Iterable[Cell], guesses: Mapping[str, Guess]) -> float:
     cells = list(cells)
     workers = {(cell.case.variant, cell.process) for cell in cells}
     return WORKER_SECONDS * len(workers) + sum(guesses[cell.case.key()].case_seconds for cell in cells)
+
+
+def trials_seconds(every: Sequence[TrialCase]) -> float:
+    """What all trials may take, with a worker for each training and one for drop-ins."""
+    workers = sum(case.kind == TASK for case in every) + any(case.kind == DROP_IN for case in every)
+    return WORKER_SECONDS * workers + sum(map(trials.expected_seconds, every))
 
 
 def _call_seconds(case: Case, prospect: Prospect, ceilings: Mapping[str, float]) -> float | None:

@@ -10,14 +10,18 @@ import fnmatch
 import itertools
 import random
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from bench.errors import WrongUsageError, unknown
+from bench.fidelity.trial import NO_ATTENTION
 from bench.record import Case
-from bench.sweep.suite import ALL, Suite, Sweep
+from bench.sweep.suite import ALL, Suite, Sweep, Trial
 from variants._contract import Workload
 
+_C = TypeVar("_C", bound=Case)
 _SHARD = re.compile(r"(\d+)/(\d+)")
 
 Resolver = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -31,21 +35,30 @@ class Cell(NamedTuple):
 
 
 def cases(suite: Suite, names: Sequence[str], device: str, resolve: Resolver) -> list[Case]:
-    """Every case once. ``names``: the variants there are; ``resolve``: all parameters of a variant from the given ones.
+    """Every case of the sweeps once; none where a suite has trials alone.
+
+    ``names``: the variants there are; ``resolve``: all parameters of a variant from the given ones.
 
     Raises:
         WrongUsageError: an unknown variant, dimensions that do not fit together, or nothing left to measure.
 
     """
-    _check_parameters(suite, names)
-    every = (case for sweep in suite.sweeps for case in _cases(sweep, names, device, resolve))
+    _check(suite, names)
+    sweeps = [_of_bare_attentions(sweep, suite) for sweep in suite.sweeps]
+    every = (case for sweep in sweeps for case in _cases(sweep, names, device, resolve))
     unique = list({case.key(): case for case in every}.values())
-    if not unique:
-        raise WrongUsageError("expected at least one variant, and everything chosen is skipped")
-    if suite.baseline is not None and suite.baseline not in {case.variant for case in unique}:
-        chosen = dict.fromkeys(case.variant for case in unique)
+    chosen = dict.fromkeys(case.variant for case in unique)
+    if sweeps and suite.baseline is not None and suite.baseline not in chosen and _is_insisted(suite.baseline, suite):
         raise unknown("--baseline: variant", suite.baseline, chosen)
     return unique
+
+
+def _of_bare_attentions(sweep: Sweep, suite: Suite) -> Sweep:
+    """Without what only trials know, which options may have chosen for both."""
+    if not suite.trials:
+        return sweep
+    variants, skip = (tuple(name for name in names if name != NO_ATTENTION) for names in (sweep.variants, sweep.skip))
+    return msgspec.structs.replace(sweep, variants=variants, skip=skip)
 
 
 def _cases(sweep: Sweep, names: Sequence[str], device: str, resolve: Resolver) -> Iterator[Case]:
@@ -57,15 +70,15 @@ def _cases(sweep: Sweep, names: Sequence[str], device: str, resolve: Resolver) -
                 yield Case(variant=variant, parameters=full, workload=workload)
 
 
-def selected(sweep: Sweep, names: Sequence[str]) -> list[str]:
-    """The variants of a sweep, in the order in which it names them.
+def selected(table: Sweep | Trial, names: Sequence[str]) -> list[str]:
+    """The variants of a sweep or of trials, in the order in which it names them.
 
     Raises:
         WrongUsageError: a name or pattern that fits none.
 
     """
-    skipped = set(_matching(sweep.skip, names))
-    return [name for name in _matching(sweep.variants, names) if name not in skipped]
+    skipped = set(_matching(table.skip, names))
+    return [name for name in _matching(table.variants, names) if name not in skipped]
 
 
 def _matching(patterns: Iterable[str], names: Sequence[str]) -> list[str]:
@@ -78,23 +91,22 @@ def _matching(patterns: Iterable[str], names: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def _check_parameters(suite: Suite, names: Sequence[str]) -> None:
-    for variant in {variant: None for sweep in suite.sweeps for variant in sweep.parameters}:
-        if variant not in names:
-            raise unknown("--param: variant", variant, names)
-        check_chosen([variant], {name for sweep in suite.sweeps for name in selected(sweep, names)})
-
-
-def check_chosen(named: Iterable[str], chosen: Collection[str]) -> None:
-    """Whether parameters are given for chosen variants alone.
-
-    Raises:
-        WrongUsageError: one is not chosen.
-
-    """
-    for variant in named:
-        if variant not in chosen:
+def _check(suite: Suite, names: Sequence[str]) -> None:
+    """Whether something is chosen, for sweeps or trials, and parameters are given for what is chosen alone."""
+    known = [*names, NO_ATTENTION] if suite.trials else names
+    tables: list[Sweep | Trial] = [*(_of_bare_attentions(sweep, suite) for sweep in suite.sweeps), *suite.trials]
+    chosen = {name for table in tables for name in selected(table, known if isinstance(table, Trial) else names)}
+    if not chosen:
+        raise WrongUsageError("expected at least one variant, and everything chosen is skipped")
+    for variant in dict.fromkeys(variant for table in tables for variant in table.parameters):
+        if variant not in known:
+            raise unknown("--param: variant", variant, known)
+        if variant not in chosen and _is_insisted(variant, suite):
             raise WrongUsageError(f"--param names {variant}, which is not among the chosen variants; add or drop it")
+
+
+def _is_insisted(variant: str, suite: Suite) -> bool:
+    return suite.insisted is None or variant in suite.insisted
 
 
 def combinations(axes: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
@@ -150,7 +162,7 @@ def _lengths(sweep: Sweep) -> Iterator[tuple[int, int]]:
 # --- order ----------------------------------------------------------------------------------------------------
 
 
-def shard(cases: Sequence[Case], text: str | None) -> list[Case]:
+def shard(cases: Sequence[_C], text: str | None) -> list[_C]:
     """Every n-th case from the i-th on, for ``i/n``.
 
     Raises:

@@ -1,10 +1,11 @@
-"""How far a sweep has come: a bar with the time left on a terminal, a line per cell where there is none.
+"""How far a run has come: a bar with the time left on a terminal, a line per cell where there is none.
 
 All of it goes to stderr. ``NO_COLOR`` is respected by rich.
 """
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable
 from typing import Self
@@ -13,14 +14,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bench import wording
+from bench.fidelity.trial import Replaced, Trained, TrialCase, TrialOutcome
 from bench.record import Measured, Outcome, Unsupported
 from bench.sweep.plan import Cell
 
+_STEP = re.compile(r"step (\d+) of (\d+)")
+
 
 class Reporter:
-    """Tells of cells as they are measured. A context manager.
+    """Tells of cells as they are measured, and of trials as they are made. A context manager.
 
-    ``expected_seconds`` of a cell weigh it in the bar and the time left.
+    ``expected_seconds`` of a cell weigh it in the bar and the time left; a training moves the bar with its steps.
     """
 
     def __init__(
@@ -30,6 +34,7 @@ class Reporter:
         self._expected_seconds = expected_seconds
         self._count = len(cells)
         self._done = 0
+        self._before = 0.0
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -53,12 +58,16 @@ class Reporter:
 
     def stage(self, cell: Cell, stage: str) -> None:
         """A cell has come to a stage."""
-        self._bar.update(self._task, description=f"{self._done + 1}/{self._count} {name_of(cell)}: {stage}")
+        match = _STEP.match(stage)
+        within = self._expected_seconds(cell) * int(match[1]) / int(match[2]) if match else 0.0
+        description = f"{self._done + 1}/{self._count} {name_of(cell)}: {stage}"
+        self._bar.update(self._task, description=description, completed=self._before + within)
 
-    def done(self, cell: Cell, outcome: Outcome) -> None:
+    def done(self, cell: Cell, outcome: Outcome | TrialOutcome) -> None:
         """There is an outcome, and it is on disk."""
         self._done += 1
-        self._bar.advance(self._task, self._expected_seconds(cell))
+        self._before += self._expected_seconds(cell)
+        self._bar.update(self._task, completed=self._before)
         if self._console.is_terminal and isinstance(outcome, Measured):
             return
         line = f"{self._done}/{self._count} {name_of(cell)}: {told(outcome)}"
@@ -68,6 +77,8 @@ class Reporter:
 def name_of(cell: Cell) -> str:
     """A cell in a few words: what varies in most sweeps."""
     workload = cell.case.workload
+    if isinstance(cell.case, TrialCase):
+        return f"{cell.case.title} {cell.case.variant} {wording.length(workload.query_length)} seed {workload.seed}"
     lengths = dict.fromkeys((workload.query_length, workload.key_length))
     words = [
         cell.case.variant,
@@ -79,9 +90,14 @@ def name_of(cell: Cell) -> str:
     return " ".join(words) + (f" #{cell.process}" if cell.process else "")
 
 
-def told(outcome: Outcome) -> str:
+def told(outcome: Outcome | TrialOutcome) -> str:
     """An outcome in a line."""
     match outcome:
+        case Trained():
+            target = "" if outcome.steps_to_target is None else f", 90% at step {outcome.steps_to_target}"
+            return f"{outcome.final_accuracy:.1%} after {outcome.steps} steps in {outcome.seconds:.0f} s{target}"
+        case Replaced():
+            return f"cosine {outcome.cosine:.3f}, {outcome.neighbours_kept:.0%} of neighbours kept"
         case Measured(seconds=[]):
             return "correct"
         case Measured():

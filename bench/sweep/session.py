@@ -11,14 +11,16 @@ from typing import Any
 import msgspec
 
 from bench.errors import NotComparableError
+from bench.fidelity.trial import NO_ATTENTION, TrialCase, TrialOutcome, TrialRecord
 from bench.record import About, Host, Outcome, Record, Settings, Source, storable
 from bench.sweep.blueprint import Blueprint
 from bench.sweep.plan import Cell
 from bench.sweep.scout import Scout
+from bench.sweep.trials import NOTHING
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """What all records of a run have in common. ``about`` is keyed by variant."""
+    """What all records of a run have in common. ``about`` is keyed by variant; trials have settings of their own."""
 
     run_id: str
     about: Mapping[str, About]
@@ -26,11 +28,18 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     host: Host
     source: Source
     command: str | None = None
+    trial_settings: Settings | None = None
 
     def record(self, cell: Cell, outcome: Outcome) -> Record:
         """The record of a cell; failed if the outcome holds a number that no record may hold."""
         about = self.about[cell.case.variant]
         return storable(Record(case=cell.case, outcome=outcome, process=cell.process, about=about, **self.stamp()))
+
+    def trial(self, case: TrialCase, outcome: TrialOutcome) -> TrialRecord:
+        """The record of a trial; failed as that of a cell is."""
+        about = NOTHING if case.variant == NO_ATTENTION else self.about[case.variant]
+        stamp = self.stamp() | {"settings": self.trial_settings or self.settings}
+        return storable(TrialRecord(case=case, outcome=outcome, about=about, **stamp))
 
     def stamp(self) -> dict[str, Any]:
         """What every line of the run says of it, and of now."""
@@ -52,6 +61,7 @@ def begin(blueprint: Blueprint, scout: Scout, *, run_id: str, arguments: Sequenc
         run_id=run_id,
         about={name: entry.about for name, entry in blueprint.entries.items()},
         settings=blueprint.settings,
+        trial_settings=blueprint.trial_settings,
         host=probed.host,
         source=probed.source,
         command=command_line(arguments),
@@ -87,10 +97,11 @@ def taken_up(session: Session, records: Sequence[Record]) -> Session:
     if len(runs) > 1:
         raise NotComparableError(f"expected the file of one run to resume, it holds {len(runs)}; give another --out")
     last = records[-1]
+    settings = (session.trial_settings if isinstance(last, TrialRecord) else None) or session.settings
     differences = [
         *_differences("host", _hardware(last.host), _hardware(session.host)),
         *_differences("source", msgspec.to_builtins(last.source), msgspec.to_builtins(session.source)),
-        *_differences("settings", msgspec.to_builtins(last.settings), msgspec.to_builtins(session.settings)),
+        *_differences("settings", msgspec.to_builtins(last.settings), msgspec.to_builtins(settings)),
     ]
     if differences:
         raise NotComparableError(f"cannot resume a run of another {'; '.join(differences)}. Give another --out")

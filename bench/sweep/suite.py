@@ -1,7 +1,8 @@
-"""What a sweep is asked to cover: axes and settings, from a TOML file, from options, or from both.
+"""What a run is asked to cover: axes and settings, from a TOML file, from options, or from both.
 
-A suite has one or more ``[[sweep]]`` tables, each the product of its axes, and settings at the top. Every key and
-value is checked, and a mistake is one line. Nothing here imports torch.
+A suite has ``[[sweep]]`` tables of bare attentions, each the product of its axes, ``[[trial]]`` tables of attentions
+inside a model, or both, and settings at the top. Every key and value is checked, and a mistake is one line. Nothing
+here imports torch.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 
 from bench.errors import WrongUsageError, unknown
 from bench.fidelity import sources
+from bench.fidelity.trial import DROP_IN, TRAINED_TASKS
 from variants._contract import DTYPES, MODES, Dtype, Mode
 from variants._mask import Mask, MaskError, parse_length
 
@@ -27,6 +29,10 @@ PRECISIONS = ("highest", "high")
 
 DEFAULT_TIME_BUDGET_SECONDS = 3.0
 DEFAULT_TIMEOUT_SECONDS = 600.0
+DEFAULT_TRIAL_TIMEOUT_SECONDS = 1800.0
+
+TASKS = (*TRAINED_TASKS, DROP_IN)
+TRIAL_AXES = ("variants", "skip", "param")  # what options say of sweeps and trials alike
 
 Parameters = dict[str, dict[str, tuple[Any, ...]]]
 
@@ -67,8 +73,32 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Parameters = {}
 
 
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """Variants inside a model: every task by every variant, length and seed; the task ``drop_in`` trains nothing.
+
+    ``batch``, ``steps`` and ``mask`` are of trainings, ``pairs`` of recall, ``documents`` of drop-ins. The variant
+    ``no_attention`` puts zeros in its place.
+    """
+
+    task: tuple[str, ...]
+    variants: tuple[str, ...]
+    skip: tuple[str, ...] = ()
+    seq_len: tuple[int, ...] = (128,)
+    seed: tuple[int, ...] = (0,)
+    batch: int = 32
+    steps: int = 2000
+    pairs: int = 16
+    documents: int = 160
+    mask: str = "full"
+    parameters: Parameters = {}
+
+
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
-    """Sweeps, and how to measure them. ``threads`` None: as many as there are usable cores."""
+    """Sweeps and trials, and how to make them. ``threads`` None: as many as there are usable cores.
+
+    ``timeout`` is of a case, ``trial_timeout`` of a trial. ``insisted``: variants that must be among the chosen ones,
+    since an option speaks of them; None: those with parameters, and the baseline.
+    """
 
     description: str = ""
     device: str = "auto"
@@ -78,7 +108,10 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     float32_precision: str = "highest"
     processes: int = 1
     baseline: str | None = None
+    trial_timeout: float = DEFAULT_TRIAL_TIMEOUT_SECONDS
     sweeps: tuple[Sweep, ...] = (Sweep(),)
+    trials: tuple[Trial, ...] = ()
+    insisted: tuple[str, ...] | None = None
 
 
 # --- from a file ----------------------------------------------------------------------------------------------
@@ -131,30 +164,70 @@ def parse(table: Mapping[str, Any], where: str = "suite") -> Suite:
 
     """
     settings = dict(table)
-    tables = settings.pop("sweep", None)
-    if not isinstance(tables, list) or not tables or not all(isinstance(each, dict) for each in tables):
-        raise WrongUsageError(f"{where}: expected at least one [[sweep]] table; see the suites in bench/suites")
-    sweeps = (
-        Sweep(**_checked(each, _AXES, partial(_in_table, f"{where}, [[sweep]] {number}")))
-        for number, each in enumerate(tables, start=1)
-    )
-    return Suite(**_checked(settings, _SETTINGS, partial(_in_table, where)), sweeps=tuple(sweeps))
+    sweeps = [
+        Sweep(**_checked(each, _AXES, partial(_in_table, place))) for place, each in _tables(settings, "sweep", where)
+    ]
+    trials = [trial(each, partial(_in_table, place)) for place, each in _tables(settings, "trial", where)]
+    if not sweeps and not trials:
+        raise WrongUsageError(f"{where}: expected at least one [[sweep]] table, or [[trial]]; see bench/suites")
+    parsed = _checked(settings, _SETTINGS, partial(_in_table, where))
+    return Suite(**parsed, sweeps=tuple(sweeps), trials=tuple(trials))
+
+
+def _tables(settings: dict[str, Any], name: str, where: str) -> list[tuple[str, dict[str, Any]]]:
+    """The tables of a kind, taken out, each with its place in words."""
+    tables = settings.pop(name, [])
+    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+        raise WrongUsageError(f"{where}: expected at least one [[{name}]] table, in two brackets")
+    return [(f"{where}, [[{name}]] {number}", each) for number, each in enumerate(tables, start=1)]
+
+
+def trial(table: Mapping[str, Any], spell: Callable[[str], str]) -> Trial:
+    """A trial from TOML's names and values; ``spell`` says where a key stands.
+
+    Raises:
+        WrongUsageError: an unknown key, an unusable value, or one without which there is no trial.
+
+    """
+    checked = _checked(table, _TRIAL, spell)
+    for key in ("task", "variants"):
+        if key not in checked:
+            raise WrongUsageError(f"{spell(key)}: expected it, a trial has no default for it")
+    return Trial(**checked)
 
 
 def override(suite: Suite, *, axes: Mapping[str, Any], settings: Mapping[str, Any]) -> Suite:
     """The suite with other axes (in every sweep) and settings, under TOML's names; they came from options.
 
+    Trials take the variants and parameters among them. What the suite says of a variant that options have left out
+    counts no more.
+
     Raises:
-        WrongUsageError: as for :func:`parse`.
+        WrongUsageError: as for :func:`parse`, or axes that only sweeps have, and there are none.
 
     """
     changed = _checked(axes, _AXES, _option)
+    of_sweeps = [key for key in axes if key not in TRIAL_AXES]
+    if of_sweeps and not suite.sweeps:
+        raise WrongUsageError(f"{_option(of_sweeps[0])}: this suite has trials alone, which take it from their table")
     parameters = changed.pop("parameters", {})
-    sweeps = (
-        msgspec.structs.replace(sweep, **changed, parameters=_merged(sweep.parameters, parameters))
-        for sweep in suite.sweeps
+    shared = {key: changed[key] for key in TRIAL_AXES if key in changed}
+    made = _checked(settings, _SETTINGS, _option)
+    insisted = (*parameters, *([made["baseline"]] if "baseline" in made else [])) if shared else suite.insisted
+    return msgspec.structs.replace(
+        suite,
+        **made,
+        sweeps=tuple(_with(sweep, changed, parameters) for sweep in suite.sweeps),
+        trials=tuple(_with(trial, shared, parameters) for trial in suite.trials),
+        insisted=insisted,
     )
-    return msgspec.structs.replace(suite, **_checked(settings, _SETTINGS, _option), sweeps=tuple(sweeps))
+
+
+_Table = TypeVar("_Table", Sweep, Trial)
+
+
+def _with(table: _Table, changed: Mapping[str, Any], parameters: Parameters) -> _Table:
+    return msgspec.structs.replace(table, **changed, parameters=_merged(table.parameters, parameters))
 
 
 def _in_table(where: str, key: str) -> str:
@@ -298,11 +371,22 @@ _AXES: dict[str, Callable[[Any], Any]] = {
     "param": _parameters,
 }
 
+_TRIAL: dict[str, Callable[[Any], Any]] = {
+    "task": _several(_one_of({name: name for name in TASKS}, "task")),
+    **{key: _AXES[key] for key in (*TRIAL_AXES, "seq_len", "seed")},
+    "batch": _whole(1),
+    "steps": _whole(20),
+    "pairs": _whole(1),
+    "documents": _whole(40),
+    "mask": _mask,
+}
+
 _SETTINGS: dict[str, Callable[[Any], Any]] = {
     "description": _text,
     "device": _device,
     "time_budget": _above_zero,
     "timeout": _above_zero,
+    "trial_timeout": _above_zero,
     "threads": _whole(1),
     "float32_precision": _one_of({name: name for name in PRECISIONS}, "precision"),
     "processes": _whole(1),

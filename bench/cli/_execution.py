@@ -1,0 +1,243 @@
+"""From a suite to a file, for `run` and `train` alike: cases and trials, each on disk before the next begins."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+import click
+
+from bench.cli import _interruption, _selection
+from bench.errors import NotComparableError, WrongUsageError, unknown
+from bench.record import Status
+
+if TYPE_CHECKING:
+    from bench.fidelity.trial import TrialCase
+    from bench.store import Appender
+    from bench.sweep.blueprint import Blueprint
+    from bench.sweep.plan import Cell
+    from bench.sweep.progress import Reporter
+    from bench.sweep.scout import Scout
+    from bench.sweep.session import Session
+    from bench.sweep.stations import Spent
+    from bench.sweep.suite import Suite
+
+RUNS = Path("results/runs")
+RETRIABLE = [status for status in get_args(Status) if status != "measured"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def options(command: _Command) -> _Command:
+    """Add the options that say where results go, and which are there already; :func:`files_of` reads them."""
+    decorators = [
+        click.option(
+            "--out", type=click.Path(path_type=Path), metavar="FILE.jsonl", help=f"In {RUNS}/, named by the time."
+        ),
+        click.option(
+            "--resume", is_flag=True, help="Go on with --out: what is missing, and trainings where they stood."
+        ),
+        click.option("--retry", multiple=True, metavar="STATUS,…", help="With --resume: repeat what has this status."),
+        click.option("--dry-run", is_flag=True, help="Show the plan, with rough predictions, and measure nothing."),
+    ]
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where results go. ``retry``: statuses of earlier results that do not count."""
+
+    out: Path | None
+    resume: bool
+    retry: Sequence[str]
+    is_dry: bool
+
+
+def files_of(chosen: Mapping[str, Any]) -> Files:
+    """What the options say of files, before anything starts.
+
+    Raises:
+        WrongUsageError: they do not fit together, or the file is there.
+
+    """
+    out: Path | None = chosen["out"]
+    retry = _selection.values(chosen["retry"])
+    for status in retry:
+        if status not in RETRIABLE:
+            raise unknown("--retry: status", status, RETRIABLE)
+    if out is None and chosen["resume"]:
+        raise WrongUsageError("--resume: expected the file to go on with, give it as --out FILE.jsonl")
+    if retry and not chosen["resume"]:
+        raise WrongUsageError("--retry repeats what an earlier run has: give --resume and --out too")
+    if out is not None and out.exists() and not chosen["resume"] and not chosen["dry_run"]:
+        raise WrongUsageError(
+            f"expected a new file, but {out} exists: continue it with --resume, or give another --out"
+        )
+    return Files(out, resume=chosen["resume"], retry=retry, is_dry=chosen["dry_run"])
+
+
+def carry_out(
+    suite: Suite,
+    files: Files,
+    *,
+    variant_files: Sequence[str] = (),
+    shard: str | None = None,
+    memory_limit: str | None = None,
+    pytest_json: Path | None = None,
+) -> None:
+    """Make what a suite asks for and say what became of it, or only show the plan. ``pytest_json``: a file for times.
+
+    Raises:
+        NotComparableError: nothing came of it that could be compared; the file says why.
+
+    """
+    from bench.sweep import supervisor
+    from bench.sweep.blueprint import draw_up
+    from bench.sweep.scout import Scout
+
+    memory_bytes = _selection.memory_bytes(memory_limit)
+    with _interruption.terminated_like_interrupted(), Scout(engine=supervisor.ENGINE, threads=suite.threads) as scout:
+        blueprint = draw_up(scout, suite, variant_files=variant_files, shard=shard)
+        if files.is_dry:
+            from bench.cli import _dry_run
+
+            _dry_run.show(blueprint, scout)
+        else:
+            _tell(blueprint, _carry_out(blueprint, scout, files, memory_bytes), pytest_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What was made just now, and where it stands with what was there before."""
+
+    out: Path
+    cells: list[Cell]
+    spent: Spent
+    wall_seconds: float
+
+
+def _carry_out(blueprint: Blueprint, scout: Scout, files: Files, memory_bytes: int | None) -> _Made:
+    from bench import store
+    from bench.fidelity import trial
+    from bench.sweep import session, trials
+
+    started = time.monotonic()
+    run_id = session.new_run_id()
+    out = files.out or RUNS / f"{run_id}.jsonl"
+    with store.Appender(out, resume=files.resume, apart=trial.KINDS) as appender:
+        before = trial.of_lines(appender.reading.apart)
+        for problem in [*appender.reading.problems, *before.problems]:
+            click.echo(f"warning: {problem}; that line is lost", err=True)
+        this = session.begin(blueprint, scout, run_id=run_id, arguments=click.get_current_context().obj or [])
+        this = session.taken_up(this, appender.reading.records)
+        this = session.taken_up(this, before.records)
+        cells = session.missing(blueprint.cells, appender.reading.records, files.retry)
+        tries = trials.missing(blueprint.trials, before.records, files.retry)
+        if not cells and not tries:
+            click.echo(f"nothing is missing in {out}", err=True)
+        spent = _make(_Work(blueprint, this, appender, memory_bytes), cells, tries)
+    return _Made(out, cells, spent, time.monotonic() - started)
+
+
+def _tell(blueprint: Blueprint, made: _Made, pytest_json: Path | None) -> None:
+    from bench import store
+    from bench.cli import _summary
+    from bench.fidelity import trial
+
+    reading = store.read(made.out, apart=trial.KINDS)
+    if reading.records:
+        _summary.show(reading.records, baseline=blueprint.suite.baseline)
+    refusals = _summary.show_trials(trial.of_lines(reading.apart).records)
+    if made.cells:
+        cases = [cell.case.key() for cell in made.cells]
+        _summary.show_time(reading.records, cases, made.spent, made.wall_seconds)
+    click.echo(f"results  {made.out}")
+    if pytest_json is not None:
+        from bench import pytest_json as export
+
+        export.write(reading.records, pytest_json)
+        click.echo(f"pytest-benchmark  {pytest_json}")
+    click.echo(f"report it with  python -m bench report {made.out}", err=True)
+    if not any(record.status == "measured" for record in reading.records) and None not in refusals:
+        raise NotComparableError(
+            "; ".join(filter(None, refusals)) or f"nothing was measured; {made.out} says of every case why"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    blueprint: Blueprint
+    session: Session
+    appender: Appender
+    memory_bytes: int | None
+
+
+def _make(work: _Work, cells: list[Cell], tries: list[TrialCase]) -> Spent:
+    """Every cell and every trial to its outcome, and every outcome to disk before the next begins."""
+    from bench.sweep import estimate, trials
+    from bench.sweep.plan import Cell
+    from bench.sweep.progress import Reporter
+
+    blueprint, this, appender = work.blueprint, work.session, work.appender
+    unsupported = [(cell, reasons) for cell in cells if (reasons := blueprint.unsupported(cell.case)) is not None]
+    appender.append(*(this.record(cell, reasons) for cell, reasons in unsupported))
+    able = [cell for cell in cells if blueprint.unsupported(cell.case) is None]
+    if unsupported:
+        click.echo(f"{len(unsupported)} of {len(cells)} cases are unsupported, as their records say", err=True)
+    seconds = {key: guess.case_seconds for key, guess in estimate.guesses(blueprint, this.host.ceilings).items()}
+    seconds |= {case.key(): trials.expected_seconds(case) for case in tries}
+    every = [*able, *(Cell(case, 0) for case in tries)]
+    with Reporter(every, lambda cell: seconds[cell.case.key()]) as reporter:
+        spent = _measure(work, able, reporter)
+        _try(work, tries, reporter)
+    return spent
+
+
+def _measure(work: _Work, cells: list[Cell], reporter: Reporter) -> Spent:
+    from bench.sweep import supervisor
+    from bench.sweep.stations import Spent, Station, outcomes
+
+    this, spent = work.session, Spent()
+    station = Station(
+        device=work.blueprint.device,
+        settings=work.blueprint.settings,
+        files=work.blueprint.files,
+        ceilings=this.host.ceilings,
+        memory_bytes=work.memory_bytes,
+        engine=supervisor.ENGINE,
+    )
+    measured = outcomes(cells, station, seed=this.run_id, spent=spent, on_stage=reporter.stage)
+    with contextlib.closing(measured):
+        for cell, outcome in measured:
+            record = this.record(cell, outcome)
+            work.appender.append(record)
+            reporter.done(cell, record.outcome)
+    return spent
+
+
+def _try(work: _Work, tries: list[TrialCase], reporter: Reporter) -> None:
+    from bench.sweep import supervisor
+    from bench.sweep.attempts import Bench, outcomes
+    from bench.sweep.plan import Cell
+
+    out = work.appender.path
+    bench = Bench(
+        device=work.blueprint.device,
+        settings=work.blueprint.trial_settings,
+        files=work.blueprint.files,
+        checkpoints=out.with_name(f".{out.name}.checkpoints"),
+        memory_bytes=work.memory_bytes,
+        engine=supervisor.ENGINE,
+    )
+    made = outcomes(tries, bench, lambda case, stage: reporter.stage(Cell(case, 0), stage))
+    with contextlib.closing(made):
+        for case, outcome in made:
+            record = work.session.trial(case, outcome)
+            work.appender.append(record)
+            reporter.done(Cell(case, 0), record.outcome)
