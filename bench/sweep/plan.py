@@ -46,11 +46,7 @@ def cases(suite: Suite, names: Sequence[str], device: str, resolve: Resolver) ->
     _check(suite, names)
     sweeps = [_of_bare_attentions(sweep, suite) for sweep in suite.sweeps]
     every = (case for sweep in sweeps for case in _cases(sweep, names, device, resolve))
-    unique = list({case.key(): case for case in every}.values())
-    chosen = dict.fromkeys(case.variant for case in unique)
-    if sweeps and suite.baseline is not None and suite.baseline not in chosen and _is_insisted(suite.baseline, suite):
-        raise unknown("--baseline: variant", suite.baseline, chosen)
-    return unique
+    return list({case.key(): case for case in every}.values())
 
 
 def _of_bare_attentions(sweep: Sweep, suite: Suite) -> Sweep:
@@ -92,13 +88,16 @@ def _matching(patterns: Iterable[str], names: Sequence[str]) -> list[str]:
 
 
 def _check(suite: Suite, names: Sequence[str]) -> None:
-    """Whether something is chosen, for sweeps or trials, and parameters are given for what is chosen alone."""
+    """Whether something is chosen, for sweeps or trials, and what is said of variants is of chosen ones alone."""
     known = [*names, NO_ATTENTION] if suite.trials else names
-    tables: list[Sweep | Trial] = [*(_of_bare_attentions(sweep, suite) for sweep in suite.sweeps), *suite.trials]
-    chosen = {name for table in tables for name in selected(table, known if isinstance(table, Trial) else names)}
+    sweeps = [_of_bare_attentions(sweep, suite) for sweep in suite.sweeps]
+    measured = dict.fromkeys(name for sweep in sweeps for name in selected(sweep, names))
+    chosen = {*measured, *(name for trial in suite.trials for name in selected(trial, known))}
     if not chosen:
         raise WrongUsageError("expected at least one variant, and everything chosen is skipped")
-    for variant in dict.fromkeys(variant for table in tables for variant in table.parameters):
+    if sweeps and suite.baseline is not None and suite.baseline not in measured and _is_insisted(suite.baseline, suite):
+        raise unknown("--baseline: variant", suite.baseline, measured)
+    for variant in dict.fromkeys(variant for table in (*sweeps, *suite.trials) for variant in table.parameters):
         if variant not in known:
             raise unknown("--param: variant", variant, known)
         if variant not in chosen and _is_insisted(variant, suite):

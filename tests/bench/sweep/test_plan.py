@@ -95,6 +95,29 @@ def test_a_baseline_must_be_chosen():
         cases({"variants": "sdpa_*"}, baseline="naive_sdpa")
 
 
+def test_what_a_suite_says_of_variants_that_options_leave_out_does_not_count():
+    told = {"variants": "sdpa_*", "param": {"linformer": {"rank": 3}}}
+    base = suite.parse({"baseline": "linformer", "sweep": [told | {"variants": ["sdpa_*", "linformer"]}]})
+
+    def narrowed(axes, **settings):
+        changed = suite.override(base, axes={"variants": ["sdpa_math"]} | axes, settings=settings)
+        return plan.cases(changed, NAMES, "cpu", resolve)
+
+    assert [case.variant for case in narrowed({})] == ["sdpa_math"]
+    with pytest.raises(WrongUsageError, match="--param names linformer"):
+        narrowed({"param": {"linformer": {"rank": ["4"]}}})
+    with pytest.raises(WrongUsageError, match="--baseline: variant 'linformer' is unknown"):
+        narrowed({}, baseline="linformer")
+
+
+def test_no_attention_is_for_trials_alone():
+    parsed = suite.parse({"sweep": [{}], "trial": [{"task": "copy", "variants": "sdpa_math"}]})
+    chosen = suite.override(parsed, axes={"variants": ["no_attention", "naive_sdpa"]}, settings={})
+    assert [case.variant for case in plan.cases(chosen, NAMES, "cpu", resolve)] == ["naive_sdpa"]
+    with pytest.raises(WrongUsageError, match="'no_attention' is unknown"):
+        cases({"variants": "no_attention"})
+
+
 def test_nothing_left_is_a_mistake():
     with pytest.raises(WrongUsageError, match="everything chosen is skipped"):
         cases({"variants": "naive_sdpa", "skip": "naive_sdpa"})

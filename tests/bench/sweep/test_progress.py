@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from bench.fidelity.trial import Trained, TrialCase
 from bench.record import Case, Failed, Measured, Unsupported
 from bench.sweep import progress
 from bench.sweep.plan import Cell
@@ -62,10 +63,42 @@ def test_cells_weigh_what_they_are_expected_to_take():
         assert reporter._bar.tasks[0].percentage == 25
 
 
+def trained(step=None):
+    return Trained(
+        accuracies=[],
+        final_accuracy=0.957,
+        steps=600,
+        seconds=31.6,
+        steps_to_target=step,
+        seconds_to_target=None,
+        chance=0.1,
+        parameters=1,
+        stopped_early=False,
+    )
+
+
+def test_a_training_moves_the_bar_with_its_steps():
+    text = io.StringIO()
+    workload = Workload(query_length=2048, key_length=2048, seed=2)
+    trial = Cell(TrialCase(kind="task", task="copy", variant="flex", workload=workload), 0)
+    with Reporter([CELLS[0], trial], lambda _: 2.0, Console(file=text, width=200)) as reporter:
+        reporter.done(CELLS[0], MEASURED)
+        reporter.stage(trial, "start")
+        assert reporter._bar.tasks[0].percentage == 50
+        reporter.stage(trial, "step 30 of 40, accuracy 0.50")
+        assert reporter._bar.tasks[0].percentage == 87.5
+        reporter.done(trial, trained(450))
+        assert reporter._bar.tasks[0].percentage == 100
+    assert text.getvalue().splitlines()[-1] == (
+        "2/2 copy flex 2k seed 2: 95.7% after 600 steps in 32 s, 90% at step 450"
+    )
+
+
 @pytest.mark.parametrize(
     ("outcome", "told"),
     [
         (MEASURED, "2.00 ms, peak 3.00 MiB"),
+        (trained(), "95.7% after 600 steps in 32 s"),
         (Unsupported(reasons=["a", "b"]), "unsupported: a; b"),
         (Failed(stage="time", message="no"), "failed (time): no"),
     ],

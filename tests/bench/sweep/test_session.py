@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from bench.errors import NotComparableError
+from bench.fidelity.trial import NO_ATTENTION, TrialCase
 from bench.record import About, Case, Failed, Host, Measured, Settings, Source
 from bench.sweep import session
 from bench.sweep.plan import Cell
@@ -37,6 +40,19 @@ def test_a_number_that_is_not_finite_fails_its_record_and_nothing_else():
     assert THIS.record(CELL, MEASURED).outcome == MEASURED
 
 
+def test_trials_have_their_own_settings_and_are_taken_up_under_them():
+    this = msgspec.structs.replace(THIS, trial_settings=Settings(threads=1, timeout_seconds=7))
+    case = TrialCase(kind="task", task="copy", variant=NO_ATTENTION, workload=Workload())
+    record = this.trial(case, Failed(stage="start", message="no"))
+    assert (record.settings.timeout_seconds, record.about.family) == (7, "floor")
+    later = msgspec.structs.replace(this, run_id="later")
+    assert session.taken_up(later, [record]).run_id == "r"
+    assert session.taken_up(later, [this.record(CELL, MEASURED)]).run_id == "r"
+    other = msgspec.structs.replace(this, trial_settings=Settings(threads=1, timeout_seconds=8))
+    with pytest.raises(NotComparableError, match="timeout_seconds 7 there, 8 here"):
+        session.taken_up(other, [record])
+
+
 def test_run_ids_sort_by_time_and_differ():
     ids = [session.new_run_id() for _ in range(20)]
     assert len(set(ids)) == 20
@@ -57,10 +73,6 @@ def test_a_command_line_travels_without_folders(arguments, spelled):
 
 
 def test_several_runs_in_a_file_cannot_be_resumed():
-    import msgspec
-
-    from bench.errors import NotComparableError
-
     records = [THIS.record(CELL, MEASURED), msgspec.structs.replace(THIS, run_id="s").record(CELL, MEASURED)]
     with pytest.raises(NotComparableError, match="file of one run to resume, it holds 2"):
         session.taken_up(THIS, records)

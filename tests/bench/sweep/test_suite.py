@@ -31,7 +31,18 @@ def test_parameters_are_axes():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({}, "x.toml: expected at least one [[sweep]] table"),
+        ({}, "x.toml: expected at least one [[sweep]] table, or [[trial]]"),
+        ({"trial": []}, "expected at least one [[sweep]] table, or [[trial]]"),
+        ({"trial": {"task": "copy"}}, "expected at least one [[trial]] table, in two brackets"),
+        ({"trial": [{"task": "copy"}]}, "x.toml, [[trial]] 1, variants: expected it"),
+        ({"trial": [{"variants": "x"}]}, "x.toml, [[trial]] 1, task: expected it"),
+        ({"trial": [{"task": "copie", "variants": "x"}]}, "task: task 'copie' is unknown, expected one of recall"),
+        ({"trial": [{"task": "copy", "variants": "x", "seeds": 3}]}, "did you mean 'seed'?"),
+        ({"trial": [{"task": "copy", "variants": "x", "steps": 10}]}, "steps: expected a whole number of at least 20"),
+        ({"trial": [{"task": "copy", "variants": "x", "documents": 39}]}, "of at least 40, got 39"),
+        ({"trial": [{"task": "copy", "variants": "x", "pairs": [1, 2]}]}, "pairs: expected a whole number"),
+        ({"trial": [{"task": "copy", "variants": "x", "mask": "sideways"}]}, "mask: expected a mask"),
+        ({"trial": [{"task": "copy", "variants": "x"}], "trial_timeout": 0}, "trial_timeout: expected a number above"),
         ({"sweep": {}}, "expected at least one [[sweep]] table"),
         ({"sweep": [{}], "tmeout": 3}, "key 'tmeout' is unknown"),
         ({"sweep": [{}], "tmeout": 3}, "did you mean 'timeout'?"),
@@ -104,3 +115,34 @@ def test_the_built_in_suites(name):
     assert name in suite.built_in_suites()
     assert loaded.description
     assert loaded.baseline == "naive_sdpa"
+
+
+# --- trials ---------------------------------------------------------------------------------------------------
+
+
+def test_a_suite_of_trials_alone_and_one_of_both():
+    trial = {"task": ["copy", "drop_in"], "variants": ["a", "b"], "seed": [0, 1], "param": {"a": {"k": 3}}}
+    alone = suite.parse({"trial": [trial]})
+    assert (alone.sweeps, alone.trial_timeout) == ((), 1800)
+    (found,) = alone.trials
+    assert (found.task, found.variants, found.seed) == (("copy", "drop_in"), ("a", "b"), (0, 1))
+    assert (found.seq_len, found.steps, found.mask) == ((128,), 2000, "full")
+    assert found.parameters == {"a": {"k": (3,)}}
+    both = suite.parse({"sweep": [{}], "trial": [trial, trial | {"seq_len": "1k"}]})
+    assert (len(both.sweeps), [each.seq_len for each in both.trials]) == (1, [(128,), (1024,)])
+
+
+def test_options_reach_trials_where_trials_have_such_a_thing():
+    base = suite.parse({"sweep": [{}], "trial": [{"task": "copy", "variants": "a", "param": {"a": {"k": 3}}}]})
+    axes = {"variants": ["b", "c"], "skip": ["c"], "param": {"b": {"k": ["4"]}}, "seq_len": ["64"], "mask": ["causal"]}
+    changed = suite.override(base, axes=axes, settings={})
+    assert (changed.sweeps[0].seq_len, changed.sweeps[0].variants) == ((64,), ("b", "c"))
+    (trial,) = changed.trials
+    assert (trial.variants, trial.skip, trial.seq_len, trial.mask) == (("b", "c"), ("c",), (128,), "full")
+    assert trial.parameters == {"a": {"k": (3,)}, "b": {"k": ("4",)}}
+
+
+def test_an_axis_that_nothing_takes_is_refused():
+    base = suite.parse({"trial": [{"task": "copy", "variants": "a"}]})
+    with pytest.raises(WrongUsageError, match="--seq-len: this suite has trials alone"):
+        suite.override(base, axes={"seq_len": ["64"]}, settings={})
