@@ -48,18 +48,20 @@ def command(*, files: tuple[Path, ...], out: Path | None, baseline: str | None, 
 
 def _report(files: tuple[Path, ...], out: Path | None, baseline: str | None) -> Path:
     from bench import store
-    from bench.report import pages
+    from bench.fidelity import trial
+    from bench.report import inside, pages
 
-    reading = store.read(*files, compactly=True)
+    reading = store.read(*files, compactly=True, apart=trial.KINDS)
+    tried = trial.of_lines(reading.apart)
     gc.freeze()  # a million records need not be looked through again and again
     if out is None:
-        out = Path("reports") / folder_name([record.run_id for record in reading.records])
-    readme = pages.write(reading, out, baseline=baseline)
-    for problem in reading.problems:
+        out = Path("reports") / folder_name([record.run_id for record in (*reading.records, *tried.records)])
+    readme = pages.write(reading, out, baseline=baseline, tried=tried)
+    for problem in (*reading.problems, *tried.problems):
         click.echo(f"warning: {problem}", err=True)
     for kind, count in sorted(reading.skipped.items()):
         click.echo(f"warning: {count} lines of the unknown kind {kind!r} left out", err=True)
-    if all(record.status != "measured" for record in reading.records):
+    if not inside.ended_well(tried.records) and all(record.status != "measured" for record in reading.records):
         click.echo("warning: nothing was measured in these runs; the report says why", err=True)
     return readme
 

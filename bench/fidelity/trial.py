@@ -134,6 +134,9 @@ class Reading(msgspec.Struct, frozen=True):
     others: dict[str, int]
 
 
+NOTHING = Reading([], [], {})
+
+
 def read(*paths: Path) -> Reading:
     """Every trial in some run files; there may be none.
 

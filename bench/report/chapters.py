@@ -9,7 +9,20 @@ from typing import Literal
 
 from bench.cells import Cell, Contender, Ground
 from bench.record import Host
-from bench.report import claims, crossovers, gallery, gaps, headlines, markdown, repeat, sections, tables, trust
+from bench.report import (
+    ceiling,
+    claims,
+    crossovers,
+    gallery,
+    gaps,
+    headlines,
+    markdown,
+    repeat,
+    savings,
+    sections,
+    tables,
+    trust,
+)
 from bench.report.answer import Answer, answers
 from bench.report.gallery import PictureFile
 from bench.stats import Estimate
@@ -39,6 +52,7 @@ class GroundPage:
     title: str
     answers: str
     overview: Sequence[PictureFile]
+    savings: Sequence[tuple[str, str]]
     machine: Sequence[PictureFile]
     workloads: Sequence[WorkloadPage]
     further: int
@@ -70,10 +84,12 @@ def page(
     title: str,
     prefix: str,
     drawn: Drawn = "all",
+    has_fronts: bool = True,
 ) -> GroundPage:
     """Of the ``cells`` of one ground, in order; names of pictures begin with ``prefix``.
 
     ``drawn`` says which of its pictures there are: drawing takes most of the time of a report on many grounds.
+    ``has_fronts``: whether its fronts are among them, and not beside those of other grounds.
     """
     groups = {workload: list(group) for workload, group in groupby(cells, key=lambda cell: (cell.mask, cell.mode))}
     known = {workload: members for workload, members in groups.items() if any(map(_has_something, members))}
@@ -86,14 +102,17 @@ def page(
     grown = {workload: tables.scalings(members) for workload, members in known.items()}
     judged = claims.judged([cell for members in known.values() for cell in members], grown)
     missing = gaps.gaps(cells)
+    saved = [one for members in known.values() for one in [savings.savings(members)] if one]
+    fractions = ceiling.fractions(cells)
     return GroundPage(
         number=number,
         title=title,
         answers=sections.answers(answered) if answered else "",
         overview=[
             *(gallery.overview(cells, speedups, over, prefix) if drawn != "nothing" else []),
-            *(gallery.fronts(cells, prefix) if drawn == "all" else []),
+            *(gallery.fronts(cells, prefix) if drawn == "all" and has_fronts else []),
         ],
+        savings=[(savings.title(found), savings.table(found, fractions)) for found in saved[:MOST_WORKLOADS]],
         machine=gallery.machine(cells, host, prefix) if drawn == "all" else [],
         workloads=[
             _workload(
@@ -104,6 +123,7 @@ def page(
                 over=over,
                 speedups=speedups,
                 grown=grown[workload],
+                fractions=fractions,
                 names=(prefix, names[workload]),
                 is_drawn=drawn == "all",
             )
@@ -144,6 +164,7 @@ def _workload(
     over: str | None,
     speedups: Mapping[Cell, Estimate],
     grown: Sequence[tables.Scaling],
+    fractions: Mapping[Cell, float],
     names: tuple[str, str],
     is_drawn: bool,
 ) -> WorkloadPage:
@@ -155,7 +176,7 @@ def _workload(
         ("Growth with the length: fitted and claimed exponents", sections.growth(grown)),
         ("Median time with a warm cache, and replayed from a CUDA graph", sections.other_clocks(cells)),
         ("Peak memory", sections.memory(cells)),
-        ("Fidelity to exact attention", sections.fidelities(cells)),
+        ("Fidelity to exact attention", _fidelities(cells, fractions)),
         ("Error against its own formula in float64, and what rounding explains", sections.own_errors(cells)),
         ("Set-up, done once: building, compiling, first call", sections.setups(cells)),
         ("Share of the roofline", sections.rates(cells)),
@@ -170,6 +191,15 @@ def _workload(
         absent=", ".join(sections.name(contender) for contender in absent),
         folded=[(summary, table) for summary, table in folded if table],
     )
+
+
+def _fidelities(cells: Sequence[Cell], fractions: Mapping[Cell, float]) -> str:
+    """The note is of the longest length that has a fraction."""
+    here = {cell: share for cell, share in fractions.items() if cell in cells}
+    length = max((cell.length for cell in here), default=0)
+    note = ceiling.note([cell for cell in cells if cell.length == length], here)
+    table = sections.fidelities(cells, here)
+    return f"{table}\n\n{note}" if note else table
 
 
 def _commands(ground: Ground, cells: Sequence[Cell]) -> str:

@@ -1,6 +1,6 @@
-"""Speed against fidelity: a panel a workload, at the length at which most approximations were measured.
+"""Speed or memory against fidelity: a panel a workload, at the length at which most approximations were timed.
 
-What is neither closer to exact attention nor faster than something else is faint; a line joins the rest. Beyond the
+What is neither closer to exact attention nor cheaper than something else is faint; a line joins the rest. Beyond the
 error of the plain mean of the values, nothing is gained by looking at keys at all.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -34,57 +34,85 @@ _FARTHEST = 3.0  # relative errors beyond are drawn there
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What is to be saved: in words, and of a cell."""
+
+    name: str
+    axis: str
+    of: Callable[[Cell], float | None]
+
+
+SPEED = Cost("Speed", "times as fast as the fastest exact", lambda cell: cell.seconds.value if cell.seconds else None)
+MEMORY = Cost("Memory", "times as lean as the leanest exact", lambda cell: cell.peak_bytes)
+
+
+@dataclass(frozen=True, slots=True)
 class Front:
-    """Cells of one workload and length with their error and speed; those that nothing dominates, by error."""
+    """Cells of one workload and length with their error and gain; those that nothing dominates, by error."""
 
     title: str
+    axis: str
     points: Mapping[Cell, tuple[float, float]]
     best: Sequence[Cell]
     floor: float | None
 
     @property
     def named(self) -> Sequence[Cell]:
-        """All but the slower ones of the exact."""
+        """All but the dearer ones of the exact."""
         return [cell for cell in self.points if cell in self.best or not cell.contender.exact]
 
 
-def front(cells: Sequence[Cell]) -> Front | None:
-    """Of one workload; None where no approximation has both a time and a fidelity.
+def front(cells: Sequence[Cell], cost: Cost = SPEED, *, source: str = "") -> Front | None:
+    """Of one workload; None where no approximation has both a cost and a fidelity.
 
-    The speed is over the fastest exact one at that length, or the slowest of all where there is none.
+    The gain is over the cheapest exact one at that length, or the dearest of all where there is none. ``source``: what
+    the title begins with.
     """
+    told = told_at_most_lengths(cells)
+    costs = {cell: value for cell in told if (value := cost.of(cell))}
+    if all(cell.contender.exact or cell.contender.is_floor for cell in costs):
+        return None
+    unit = unit_cost(costs)
+    points = {
+        cell: (0.0 if cell.contender.exact else cell.relative_error or 0.0, unit / value)
+        for cell, value in costs.items()
+        if not cell.contender.is_floor
+    }
+    best = [cell for cell in points if not any(beats(points[other], points[cell]) for other in points)]
+    best.sort(key=lambda cell: (points[cell], cell.contender.order))
+    floors = [cell.relative_error for cell in told if cell.contender.is_floor and cell.relative_error is not None]
+    first = told[0]
+    title = f"{shown(first.mask)}, {first.mode}, N = {wording.length(first.length)}"
+    return Front(f"{shown(source)} · {title}" if source else title, cost.axis, points, best, min(floors, default=None))
+
+
+def told_at_most_lengths(cells: Sequence[Cell]) -> list[Cell]:
+    """Timed cells of one workload that are exact or have a fidelity, at the length with most approximations."""
     told = [cell for cell in cells if cell.seconds and (cell.contender.exact or cell.relative_error is not None)]
     counts = Counter(cell.length for cell in told if not cell.contender.exact and not cell.contender.is_floor)
     if not counts:
-        return None
+        return []
     length = max(counts, key=lambda length: (counts[length], length))
-    told = [cell for cell in told if cell.length == length]
-    seconds = {cell: cell.seconds.value for cell in told if cell.seconds}
-    exact = [seconds[cell] for cell in told if cell.contender.exact]
-    unit = min(exact) if exact else max(seconds.values())
-    points = {
-        cell: (0.0 if cell.contender.exact else cell.relative_error or 0.0, unit / seconds[cell])
-        for cell in told
-        if not cell.contender.is_floor
-    }
-    best = [cell for cell in points if not any(_beats(points[other], points[cell]) for other in points)]
-    best.sort(key=lambda cell: (points[cell], cell.contender.order))
-    floors = [cell.relative_error for cell in told if cell.contender.is_floor and cell.relative_error is not None]
-    mask, mode = cells[0].mask, cells[0].mode
-    return Front(f"{shown(mask)}, {mode}, N = {wording.length(length)}", points, best, min(floors, default=None))
+    return [cell for cell in told if cell.length == length]
 
 
-def _beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Faster, and no further from exact attention but for a hundredth."""
-    return one[1] > other[1] and one[0] <= 1.01 * other[0]
+def unit_cost(costs: Mapping[Cell, float]) -> float:
+    """Of the cheapest exact one, or else the dearest of all."""
+    return min((cost for cell, cost in costs.items() if cell.contender.exact), default=max(costs.values()))
 
 
-def draw(fronts: Sequence[Front]) -> Picture | None:
-    """A panel for each of the first six."""
-    fronts = fronts[:_MOST_PANELS]
+def beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    """Of error and gain: cheaper, and no further from exact attention but for a hundredth; or as cheap and closer."""
+    closer = one[0] < other[0] if one[1] == other[1] else one[0] <= 1.01 * other[0]
+    return one[1] >= other[1] and closer
+
+
+def draw(fronts: Sequence[Front], cost: str = SPEED.name, *, most: int = _MOST_PANELS) -> Picture | None:
+    """A panel for each of the first ``most``."""
+    fronts = fronts[:most]
     if not fronts:
         return None
-    return picture(partial(_figure, fronts), "Speed against fidelity: upper left is best")
+    return picture(partial(_figure, fronts), f"{cost} against fidelity: upper left is best")
 
 
 def _figure(fronts: Sequence[Front]) -> Figure:
@@ -117,11 +145,11 @@ def _panel(axes: Axes, found: Front, height: float) -> None:
     room = max((max(speeds) / min(speeds)) ** 0.06, 1.2)
     axes.set_ylim(min(speeds) / room, max(speeds) * room)
     axes.set_xlabel("relative error to exact attention")
-    axes.set_ylabel("times as fast as the fastest exact")
+    axes.set_ylabel(found.axis)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _error_tick(value)))
     low, high = axes.get_ylim()
-    if high / low > 4:  # noqa: PLR2004  # two powers of two
+    if high / low > 4 or high < 0.5 or low > 2:  # noqa: PLR2004  # two powers of two, or far from one
         axes.yaxis.set_major_locator(LogLocator(base=2, numticks=8))
     else:
         axes.yaxis.set_major_locator(FixedLocator([0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0]))

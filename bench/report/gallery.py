@@ -54,11 +54,16 @@ def overview(
 
 
 def fronts(cells: Sequence[Cell], prefix: str) -> list[PictureFile]:
-    """Speed against fidelity."""
+    """Speed and memory against fidelity, of each workload of one ground."""
     workloads = [list(group) for _, group in groupby(cells, key=lambda cell: (cell.mask, cell.mode))]
-    found = [one for members in workloads for one in [front.front(members)] if one is not None]
-    alt = "Speed against relative error of each approximation, with those that nothing beats joined by a line"
-    return list(_named(f"{prefix}front", alt, front.draw(found)))
+    found = []
+    for name, cost in (("front", front.SPEED), ("front-memory", front.MEMORY)):
+        panels = [one for members in workloads for one in [front.front(members, cost)] if one is not None]
+        alt = (
+            f"{cost.name} against relative error of each approximation, with those that nothing beats joined by a line"
+        )
+        found += named(f"{prefix}{name}", alt, front.draw(panels, cost.name))
+    return found
 
 
 def machine(cells: Sequence[Cell], host: Host, prefix: str) -> list[PictureFile]:
@@ -73,10 +78,11 @@ def machine(cells: Sequence[Cell], host: Host, prefix: str) -> list[PictureFile]
         "roofline": ("FLOP/s attained, under the ceilings of the machine", partial(roofline.draw, cells, host)),
         "maps": ("Which keys each query attends to, for each variant", partial(attention_maps.draw, cells)),
     }
-    return [file for name, (alt, draw) in drawings.items() for file in _named(f"{prefix}{name}", alt, draw())]
+    return [file for name, (alt, draw) in drawings.items() for file in named(f"{prefix}{name}", alt, draw())]
 
 
-def _named(name: str, alt: str, drawn: Picture | None) -> Iterator[PictureFile]:
+def named(name: str, alt: str, drawn: Picture | None) -> Iterator[PictureFile]:
+    """The picture under its name, if there is one."""
     if drawn is not None:
         yield PictureFile(name, alt, drawn)
 
@@ -97,7 +103,7 @@ def curves(
     }
     for name, (quantity, values) in drawn.items():
         alt = f"{name.capitalize()} of a call against the {axis}, {title}"
-        yield from _named(
+        yield from named(
             f"{prefix}{name}-{slug}", alt, plots.draw(_curves(values), quantity, f"{name.capitalize()} · {title}", axis)
         )
 

@@ -12,10 +12,24 @@ from pathlib import Path
 import jinja2
 
 from bench import wording
-from bench.cells import Cell, Ground, gather, hosts
+from bench.cells import Cell, Contender, Ground, gather, hosts
 from bench.errors import NotComparableError, WrongUsageError
+from bench.fidelity import trial
+from bench.fidelity.trial import TrialRecord
 from bench.record import Record
-from bench.report import chapters, index, markdown, sections, sidebyside, tables, titles
+from bench.report import (
+    chapters,
+    fidelity,
+    index,
+    inside,
+    markdown,
+    savings,
+    sections,
+    sidebyside,
+    sources,
+    tables,
+    titles,
+)
 from bench.report.chapters import GroundPage
 from bench.stats import Estimate
 from bench.store import Reading
@@ -29,39 +43,49 @@ _MOST_HEADLINES = 4  # of a report in the index
 MOST_ROWS = 20_000  # of measurements.csv; of more, the run files are the better copy
 
 _OURS = re.compile(
-    r"(?:\d+-)?(?:(?:time|memory)-[a-z0-9-]+|(?:speedup|front|phases|passes|holds|roofline|maps)(?:-\d+)?(?:-dark)?)"
-    r"\.(?:svg|png)|cells\.csv|measurements\.csv|report\.json"
+    r"(?:\d+-)?(?:(?:time|memory)-[a-z0-9-]+|(?:speedup|front(?:-memory)?|phases|passes|holds|roofline|maps|sources|sentence|rollout)"
+    r"(?:-\d+)?(?:-dark)?)\.(?:svg|png)|cells\.csv|measurements\.csv|trials\.csv|report\.json"
 )
 
 
-def write(reading: Reading, out: Path, *, baseline: str | None = None) -> Path:
+def write(
+    reading: Reading,
+    out: Path,
+    *,
+    baseline: str | None = None,
+    tried: trial.Reading = trial.NOTHING,
+) -> Path:
     """Write the report of what was read into the folder ``out``, over an earlier report if it holds one.
 
     ``baseline`` is the label of the variant that speed-ups are over; without one, ``naive_sdpa`` if it is there.
-    Returns the path of its README.md.
+    ``tried``: trials of the same runs. Returns the path of its README.md.
 
     Raises:
-        NotComparableError: there are no records.
+        NotComparableError: there are neither records nor trials.
         WrongUsageError: no such baseline, or the folder cannot be written or holds a README.md of another kind.
 
     """
-    if not reading.records:
+    trials = tried.records
+    if not reading.records and not trials:
         raise NotComparableError("expected records to report, got none: measure with 'run' first")
     gathered = gather(reading.records)
     contenders = {cell.contender for cells in gathered.values() for cell in cells}
-    over = tables.baseline(contenders, baseline)
+    over = tables.baseline(contenders, baseline) if gathered else None
     faster = {ground: tables.speedups(cells, over) for ground, cells in gathered.items()}
-    pages = _pages(gathered, reading.records, over, faster)
-    files = {
-        README: _readme(pages, reading, gathered).encode(),
-        "cells.csv": tables.as_csv(tables.cells_frame(gathered, over, faster)),
-    }
-    if len(reading.records) <= MOST_ROWS:
-        files["measurements.csv"] = tables.as_csv(tables.records_frame(reading.records))
-    for page in pages:
+    families = sources.families(gathered)
+    pages = _pages(gathered, reading.records, over, faster, families)
+    parts = fidelity.parts(gathered, families, trials)
+    files = {README: _readme(pages, parts, reading, tried, gathered).encode()}
+    if reading.records:
+        files["cells.csv"] = tables.as_csv(tables.cells_frame(gathered, over, faster))
+        if len(reading.records) <= MOST_ROWS:
+            files["measurements.csv"] = tables.as_csv(tables.records_frame(reading.records))
+    if trials:
+        files["trials.csv"] = inside.as_csv(trials)
+    for page in (*pages, *parts):
         for file in page.pictures:
             files |= file.files
-    files[index.CARD] = index.encode(_card(pages, reading, gathered))
+    files[index.CARD] = index.encode(_card(pages, parts, reading, trials, gathered))
     _put(out, files)
     return out / README
 
@@ -92,7 +116,9 @@ def _pages(
     records: Iterable[Record],
     over: str | None,
     faster: Mapping[Ground, Mapping[Cell, Estimate]],
+    families: Iterable[sources.Family],
 ) -> list[GroundPage]:
+    beside = {ground for family in families if sources.has_all_fronts(family) for ground in family.grounds}
     machines = {(host.fingerprint, host.device_name): host for host in hosts(records)}
     names = [markdown.text(title) for title in titles.titles(list(gathered))]
     return [
@@ -106,6 +132,7 @@ def _pages(
             title=names[number - 1],
             prefix=f"{number}-" if len(gathered) > 1 else "",
             drawn=_drawn(number, len(gathered)),
+            has_fronts=ground not in beside,
         )
         for number, (ground, cells) in enumerate(gathered.items(), start=1)
         if number <= MOST_GROUNDS
@@ -121,7 +148,14 @@ def _drawn(number: int, count: int) -> chapters.Drawn:
 # --- the page -------------------------------------------------------------------------------------------------
 
 
-def _readme(pages: Sequence[GroundPage], reading: Reading, gathered: Mapping[Ground, Sequence[Cell]]) -> str:
+def _readme(
+    pages: Sequence[GroundPage],
+    parts: Sequence[fidelity.Part],
+    reading: Reading,
+    tried: trial.Reading,
+    gathered: Mapping[Ground, Sequence[Cell]],
+) -> str:
+    trials = tried.records
     loader = jinja2.PackageLoader("bench", "templates")
     templates = jinja2.Environment(  # noqa: S701  # Markdown; words are escaped where they enter
         loader=loader,
@@ -132,18 +166,26 @@ def _readme(pages: Sequence[GroundPage], reading: Reading, gathered: Mapping[Gro
     )
     text = templates.get_template("readme.md.jinja").render(
         marker=MARKER,
-        title=_headline_title(gathered),
-        summary=_summary(gathered, reading.records),
-        problems=[*map(markdown.text, map(_without_folder, reading.problems)), *_skipped(reading.skipped)],
+        title=_headline_title(gathered, trials),
+        summary=_summary(gathered, reading.records, trials),
+        problems=[
+            *map(markdown.text, map(_without_folder, [*reading.problems, *tried.problems])),
+            *_skipped(reading.skipped),
+        ],
         apart=_apart(pages, len(gathered) - len(pages)),
-        beside=sidebyside.section(gathered),
+        beside=sidebyside.section(gathered) if gathered else "",
         timed=any(page.answers for page in pages),
         checked=any(page.missing < page.cells for page in pages),
-        contenders=sections.contenders({cell.contender for cells in gathered.values() for cell in cells}),
+        contenders=sections.contenders(_contenders(gathered, trials)),
         warnings=any(page.warnings for page in pages),
         grounds=pages,
+        fidelity=parts,
+        trials=len(trials),
+        trial_conditions=inside.conditions(trials),
         details=markdown.details,
-        commands=_commands(reading.records),
+        text=markdown.text,
+        saves=savings.NOTE if any(page.savings for page in pages) else "",
+        commands=_commands([*reading.records, *trials]),
         rows=len(reading.records),
         most_rows=MOST_ROWS,
         further=len(gathered) - len(pages),
@@ -151,41 +193,69 @@ def _readme(pages: Sequence[GroundPage], reading: Reading, gathered: Mapping[Gro
     return re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"
 
 
-def _card(pages: Sequence[GroundPage], reading: Reading, gathered: Mapping[Ground, Sequence[Cell]]) -> index.Card:
+def _card(
+    pages: Sequence[GroundPage],
+    parts: Sequence[fidelity.Part],
+    reading: Reading,
+    trials: Sequence[TrialRecord],
+    gathered: Mapping[Ground, Sequence[Cell]],
+) -> index.Card:
     headlines = [
         f"{'' if len(pages) == 1 else f'{page.title}: '}**{workload.title}**: {workload.headline}"
         for page in pages
         for workload in page.workloads
         if workload.headline
     ]
+    inner = inside.headline(trials)
     return index.Card(
-        title=_headline_title(gathered),
-        summary=_summary(gathered, reading.records),
-        headlines=headlines[:_MOST_HEADLINES],
-        thumbnail=next((file.name for page in pages for file in page.pictures), None),
+        title=_headline_title(gathered, trials),
+        summary=_summary(gathered, reading.records, trials),
+        headlines=[*headlines[: _MOST_HEADLINES - bool(inner)], *([inner] if inner else [])],
+        thumbnail=next((file.name for page in (*pages, *parts) for file in page.pictures), None),
     )
 
 
-def _headline_title(gathered: Mapping[Ground, Sequence[Cell]]) -> str:
-    devices = list(dict.fromkeys(ground.device_name for ground in gathered))
-    return f"Attention on {wording.listed([markdown.text(device) for device in devices])}"
+def _contenders(gathered: Mapping[Ground, Sequence[Cell]], trials: Sequence[TrialRecord]) -> set[Contender]:
+    """Of both; those of trials where the bare attentions have no such variant and parameters."""
+    bare = {cell.contender for cells in gathered.values() for cell in cells}
+    known = {(one.variant, one.parameters) for one in bare}
+    within = {cell.contender for cells in gather(trials).values() for cell in cells}
+    return bare | {one for one in within if (one.variant, one.parameters) not in known}
 
 
-def _summary(gathered: Mapping[Ground, Sequence[Cell]], records: Sequence[Record]) -> str:
+def _headline_title(gathered: Mapping[Ground, Sequence[Cell]], trials: Iterable[TrialRecord]) -> str:
+    names = [*(ground.device_name for ground in gathered), *(record.host.device_name for record in trials)]
+    return f"Attention on {wording.listed([markdown.text(device) for device in dict.fromkeys(names)])}"
+
+
+def _summary(
+    gathered: Mapping[Ground, Sequence[Cell]], records: Sequence[Record], trials: Sequence[TrialRecord]
+) -> str:
+    days = sorted({record.at[:10] for record in (*records, *trials) if record.at})
+    when = [" to ".join(dict.fromkeys((days[0], days[-1])))] if days else []
+    bare = [_counted_cells(gathered)] if gathered else []
+    return " · ".join([*bare, *([_counted_trials(trials)] if trials else []), *when])
+
+
+def _counted_trials(trials: Sequence[TrialRecord]) -> str:
+    names = {record.case.task: None for record in trials}
+    tasks = ", ".join("dropped in" if name == "news" else markdown.text(name) for name in names)
+    return f"{tasks}: {inside.ended_well(trials)} of {wording.counted(len(trials), 'trial')} with a result"
+
+
+def _counted_cells(gathered: Mapping[Ground, Sequence[Cell]]) -> str:
     cells = [cell for found in gathered.values() for cell in found]
     variants = {cell.contender.label for cell in cells}
     masks = ", ".join(markdown.text(mask) for mask in dict.fromkeys(cell.mask for cell in cells))
     modes = ", ".join(dict.fromkeys(cell.mode for cell in cells))
-    days = sorted({record.at[:10] for record in records if record.at})
     measured = sum(cell.status == "measured" for cell in cells)
-    when = f" · {' to '.join(dict.fromkeys((days[0], days[-1])))}" if days else ""
     lengths = wording.lengths(cell.length for cell in cells)
     counted = f"{measured} of {wording.counted(len(cells), 'cell')} measured"
-    return f"{wording.counted(len(variants), 'variant')} · {masks} · {modes} · lengths {lengths} · {counted}{when}"
+    return f"{wording.counted(len(variants), 'variant')} · {masks} · {modes} · lengths {lengths} · {counted}"
 
 
 def _apart(pages: Sequence[GroundPage], further: int) -> str:
-    if len(pages) == 1 and not further:
+    if len(pages) + further < 2:  # noqa: PLR2004  # nothing is apart from itself
         return ""
     titles = "; ".join(f"{page.number}. {page.title}" for page in pages)
     more = f"; and {further} more, which have rows in cells.csv alone" if further else ""

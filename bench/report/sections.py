@@ -178,16 +178,22 @@ def _held(error: float | None, tolerance: float | None) -> str:
     return wording.error(error) + ("" if tolerance is None else f" of {wording.error(tolerance)}")
 
 
-def fidelities(cells: Iterable[Cell]) -> str:
-    """Approximate ones against exact attention: relative error of the output, and cosine."""
+def fidelities(cells: Iterable[Cell], fractions: Mapping[Cell, float] | None = None) -> str:
+    """Approximate ones against exact attention: relative error of the output, and cosine.
+
+    ``fractions``: how far each is from floor to ceiling, where that is known.
+    """
+    known = fractions or {}
 
     def written(cell: Cell) -> str | None:
         if cell.relative_error is None:
             return None
         cosine = "" if cell.cosine is None else f", cos {wording.number(cell.cosine, 2)}"
-        return wording.error(cell.relative_error) + cosine
+        way = f", {known[cell]:.2f}" if cell in known else ""
+        return wording.error(cell.relative_error) + cosine + way
 
-    return by_length("relative error, cosine", [cell for cell in cells if not cell.contender.exact], written)
+    heading = "relative error, cosine" + (", of the way" if known else "")
+    return by_length(heading, [cell for cell in cells if not cell.contender.exact], written)
 
 
 def setups(cells: Sequence[Cell]) -> str:

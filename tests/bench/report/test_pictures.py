@@ -87,7 +87,7 @@ def test_no_text_leaves_a_picture_or_covers_another(example, drawn):
     gallery.overview(example, speedups, "naive_sdpa", "")
     gallery.fronts(example, "")
     gallery.machine(example, runs.CPU, "")
-    assert len(drawn) == 7
+    assert len(drawn) == 8
     for title, figure in drawn:
         width, height = figure.get_size_inches() * figure.dpi
         boxes = [(text.get_text(), text.get_window_extent()) for text in texts(figure)]
@@ -101,7 +101,9 @@ def test_no_text_leaves_a_picture_or_covers_another(example, drawn):
 
 
 def test_a_dark_picture_is_the_light_one_in_other_colours(example):
-    (file,) = gallery.fronts(example, "")
+    file, memory = gallery.fronts(example, "")
+    assert (file.name, memory.name) == ("front", "front-memory")
+    assert memory.picture.svg != file.picture.svg
     light, dark = file.picture.svg, file.picture.dark_svg
     assert len(light) == len(dark)
     assert b"fill: #ffffff" in light
