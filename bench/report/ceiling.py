@@ -96,6 +96,6 @@ def note(cells: Sequence[Cell], found: Mapping[Cell, float]) -> str:
     return (
         "*Of the way*: how far the error is from that of uniform weights (0) to that of topk (1) at equal budget. "
         "The budget is keys a query: those with a weight where some have none, else what the FLOPs issued would pay "
-        f"for in exact attention; topk was measured from {min(known):.0f} to {max(known):.0f}. None where topk itself is "
-        f"no better than uniform weights.{none}"
+        f"for in exact attention; topk was measured from {min(known):.0f} to {max(known):.0f}. None where topk itself "
+        f"is no better than uniform weights.{none}"
     )

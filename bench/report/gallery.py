@@ -56,7 +56,7 @@ def overview(
 def fronts(cells: Sequence[Cell], prefix: str) -> list[PictureFile]:
     """Speed and memory against fidelity, of each workload of one ground."""
     workloads = [list(group) for _, group in groupby(cells, key=lambda cell: (cell.mask, cell.mode))]
-    found = []
+    found: list[PictureFile] = []
     for name, cost in (("front", front.SPEED), ("front-memory", front.MEMORY)):
         panels = [one for members in workloads for one in [front.front(members, cost)] if one is not None]
         alt = (

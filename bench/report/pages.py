@@ -31,6 +31,7 @@ from bench.report import (
     titles,
 )
 from bench.report.chapters import GroundPage
+from bench.report.gallery import PictureFile
 from bench.stats import Estimate
 from bench.store import Reading
 
@@ -82,12 +83,16 @@ def write(
             files["measurements.csv"] = tables.as_csv(tables.records_frame(reading.records))
     if trials:
         files["trials.csv"] = inside.as_csv(trials)
-    for page in (*pages, *parts):
-        for file in page.pictures:
-            files |= file.files
+    for file in _pictures(pages, parts):
+        files |= file.files
     files[index.CARD] = index.encode(_card(pages, parts, reading, trials, gathered))
     _put(out, files)
     return out / README
+
+
+def _pictures(pages: Iterable[GroundPage], parts: Iterable[fidelity.Part]) -> list[PictureFile]:
+    own = [file for page in pages for file in page.pictures]
+    return [*own, *(file for part in parts for file in part.pictures)]
 
 
 def _put(out: Path, files: Mapping[str, bytes]) -> None:
@@ -211,7 +216,7 @@ def _card(
         title=_headline_title(gathered, trials),
         summary=_summary(gathered, reading.records, trials),
         headlines=[*headlines[: _MOST_HEADLINES - bool(inner)], *([inner] if inner else [])],
-        thumbnail=next((file.name for page in (*pages, *parts) for file in page.pictures), None),
+        thumbnail=next((file.name for file in _pictures(pages, parts)), None),
     )
 
 

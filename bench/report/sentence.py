@@ -120,7 +120,7 @@ def _panel(axes: Axes, weights: Weights, most: float) -> None:
         axes.add_patch(PathPatch(Path(points, codes), facecolor=colour, edgecolor=colour, linewidth=0.3))
     if below:
         x, y = zip(*((column + 0.5, row + 0.5) for column, row in below), strict=True)
-        axes.plot(x, y, linestyle="none", marker=".", markersize=1.6, markeredgewidth=0, color=colours.INK)
+        axes.plot(x, y, linestyle="none", marker=".", markersize=2.4, markeredgewidth=0, color=colours.INK)
 
 
 def _label(axes: Axes, tokens: Sequence[str], *, at_left: bool, below: bool) -> None:
@@ -142,7 +142,7 @@ def _key(figure: Figure, most: float, *, has_negative: bool) -> None:
         colour = colours.diverging(depth / _LEVELS)[0]
         key.add_patch(Rectangle((x, y - 0.06), 0.16, 0.12, facecolor=colour, edgecolor=colour, linewidth=0.3))
         if depth < 0:
-            key.plot([x + 0.08], [y], marker=".", markersize=2.5, markeredgewidth=0, color=colours.INK)
+            key.plot([x + 0.08], [y], marker=".", markersize=2.8, markeredgewidth=0, color=colours.INK)
         weight = math.copysign((depth / _LEVELS) ** 2 * most, depth)
         more = " or more" if depth == _LEVELS else ""
         key.text(x + 0.2, y, f"{weight:.2g}{more}", fontsize=7, va="center")
