@@ -31,7 +31,7 @@ VARIABLE = "ATTENTION_BENCH_BURDEN"
 class Burden(msgspec.Struct, frozen=True, kw_only=True):
     """``share``: of the pairs of queries and keys of all heads, so many are computed twice, in the first head.
 
-    ``ballast``: of the output's bytes, so many are allocated in vain.
+    ``ballast``: of the output's bytes, so many are allocated in vain, until the backward is done where there is one.
     ``modes`` and ``lengths``: where, everywhere if empty.
     """
 
@@ -84,8 +84,14 @@ def _with_ballast(attend: Attend, share: float) -> Attend:
     def heavier(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         ballast = torch.empty(max(1, round(share * query.numel())), dtype=query.dtype, device=query.device)
         output = attend(query, key, value)
-        del ballast
-        return output
+        if not torch.is_grad_enabled():
+            return output
+
+        def backward(_: Tensor, kept: Tensor = ballast) -> None:
+            """Holds the ballast for as long as the graph is there."""
+
+        burdened_output: Tensor = _AlsoBackward.apply(output, backward)  # type: ignore[no-untyped-call]  # torch's
+        return burdened_output
 
     return heavier
 

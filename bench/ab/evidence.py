@@ -10,7 +10,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from bench.gate.inference import noise_of
+from bench.gate.inference import noise_of, pseudo_median
 from bench.gate.pairs import PairedCell, Side, log_ratio
 from bench.record import Case, Measured, Record
 
@@ -62,7 +62,7 @@ def ratios(base: Sequence[Record], head: Sequence[Record], stage: str) -> tuple[
 
 
 def pair_ratio(head_seconds: Sequence[float], base_seconds: Sequence[float], case: Case) -> float:
-    """The median log-ratio of blocks that lie side by side; of the medians, where blocks have no partners.
+    """The pseudo-median log-ratio of blocks that lie side by side; of the medians, where blocks have no partners.
 
     Raises:
         NotComparableError: a time that is not positive and finite.
@@ -70,7 +70,7 @@ def pair_ratio(head_seconds: Sequence[float], base_seconds: Sequence[float], cas
     """
     if len(head_seconds) != len(base_seconds):
         return log_ratio(statistics.median(head_seconds), statistics.median(base_seconds), case)
-    return statistics.median(log_ratio(*pair, case) for pair in zip(head_seconds, base_seconds, strict=True))
+    return pseudo_median([log_ratio(*pair, case) for pair in zip(head_seconds, base_seconds, strict=True)])
 
 
 def _blocks(records: Iterable[Record], stage: str) -> dict[int, list[float]]:

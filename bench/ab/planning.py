@@ -18,7 +18,7 @@ from bench.gate.policy import Policy
 
 DEFAULT_BUDGET_SECONDS = 600.0
 # More pairs than these change little, and time is worth something too.
-MOST_SCREENING, MOST_CONFIRMING = 36, 30
+MOST_SCREENING, MOST_CONFIRMING = 34, 30
 FEWEST_SCREENING = 4
 # Fresh pairs over screening pairs where the user says how many.
 CONFIRMING_SHARE = 2

@@ -19,11 +19,13 @@ from bench.record import Case, Crashed, Measured, Outcome, OutOfMemory
 from bench.sweep.messages import Block
 
 FEWEST_ROWS = 5
+ENOUGH_ROWS = 16  # of a long call, for which as many looks are taken as MOST_LOOKS
+MOST_LOOKS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Takes turns for ``look_seconds`` a side, five rows at least."""
+    """Takes turns for ``look_seconds`` a side; longer where that gives few rows of a long call, and five at least."""
 
     look_seconds: float
     draw: random.Random
@@ -58,9 +60,7 @@ class Clock:
         """A block of every side in each row; one that ends instead joins ``ended``."""
         rows: list[Mapping[int, Block]] = []
         begun = self.now()
-        while len(seats) > len(ended) and (
-            len(rows) < FEWEST_ROWS or self.now() - begun < self.look_seconds * (len(seats) - len(ended))
-        ):
+        while len(seats) > len(ended) and self._goes_on(len(rows), len(seats) - len(ended), self.now() - begun):
             row: dict[int, Block] = {}
             for place in self._shuffled([place for place in range(len(seats)) if place not in ended]):
                 reply = seats[place].turn()
@@ -70,6 +70,10 @@ class Clock:
                     ended[place] = reply
             rows.append(row)
         return rows
+
+    def _goes_on(self, rows: int, sides: int, spent_seconds: float) -> bool:
+        looks = MOST_LOOKS if rows < ENOUGH_ROWS else 1.0
+        return rows < FEWEST_ROWS or spent_seconds < looks * self.look_seconds * sides
 
     def _shuffled(self, places: Sequence[int]) -> list[int]:
         return self.draw.sample(places, len(places))

@@ -112,21 +112,6 @@ def _is_suspect(cell: PairedCell, policy: Policy) -> bool:
     return mean is not None and abs(mean.value) > math.log1p(policy.margin_of(cell.case))
 
 
-def unsettled(cells: Sequence[PairedCell], policy: Policy = DEFAULT) -> list[PairedCell]:
-    """Cells that are no suspects and not shown to be the same either: what more time could be spent on.
-
-    Whatever is measured again is tested again, and every test makes it harder for the suspects.
-    """
-    found = []
-    for cell in cells:
-        mean = trimmed_mean(cell.screened)
-        if mean is None or _is_suspect(cell, policy) or not (cell.base.is_measured and cell.head.is_measured):
-            continue
-        if not _inside(mean, math.log1p(policy.margin_of(cell.case)), policy.confidence):
-            found.append(cell)
-    return found
-
-
 def check_pairs(pairs: int, hypotheses: int, policy: Policy = DEFAULT) -> None:
     """Whether so many pairs can show at all, at the policy's significance, that one of so many cases is slower.
 

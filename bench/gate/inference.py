@@ -63,6 +63,18 @@ def trimmed_mean(values: Sequence[float]) -> Mean | None:
     return Mean(float(kept.mean()), spread / math.sqrt(len(kept) * (len(kept) - 1)), len(kept) - 1)
 
 
+def pseudo_median(values: Sequence[float]) -> float:
+    """The median of the means of any two of at least one number, each with itself included.
+
+    Blocks of one pair are noisy and few. Of normal ones this knows as much as the mean of 0.95 times as many, the
+    median as that of 0.64 times; and a burst in a quarter of them moves neither (Hodges and Lehmann, "Estimates of
+    location based on rank tests", 1963).
+    """
+    numbers = np.asarray(values, dtype=float)
+    one, other = np.triu_indices(len(numbers))
+    return float(np.median((numbers[one] + numbers[other]) / 2))
+
+
 def difference(over: Sequence[float], under: Sequence[float]) -> Mean | None:
     """Of the trimmed means of two independent samples (Welch's degrees of freedom); None where one has below two."""
     one, other = trimmed_mean(over), trimmed_mean(under)

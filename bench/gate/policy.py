@@ -80,9 +80,10 @@ class Policy:
     ``margin``: what is no change worth reporting. ``stored_margin``: the same, at least, for runs made at different
     times whose noise from run to run nobody recorded. ``coarse_margin``: for runs of a single process.
     ``significance``: how likely a job with nothing but identical code may fail for the time of any case; that it fails
-    for an exponent may be a tenth as likely. ``false_discovery``: the
-    share of the reported changes that may be wrong. ``confidence``: of the intervals shown, and of that which must lie
-    inside the margin for ``same``. ``decided_share``: of the decidable cells, how many must be decided.
+    for an exponent may be a tenth as likely. ``false_discovery``: the share of the reported changes that may be wrong.
+    ``confidence``: of the intervals shown, and of that which must lie inside the margin for ``same``; with 0.9 each of
+    its ends errs once in twenty, as in two one-sided tests at 5% (Schuirmann, "A comparison of the two one-sided tests
+    procedure and the power approach", 1987). ``decided_share``: of the decidable cells, how many must be decided.
     ``exponent_margin``: by how much an exponent of time may grow.
     """
 
@@ -91,7 +92,7 @@ class Policy:
     coarse_margin: float = 0.40
     significance: float = 0.01
     false_discovery: float = 0.05
-    confidence: float = 0.95
+    confidence: float = 0.90
     decided_share: float = 0.80
     exponent_margin: float = 0.02
     margins: Sequence[Margin] = ()

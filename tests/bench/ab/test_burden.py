@@ -67,8 +67,10 @@ def test_only_where_it_should(mode, length, weighed):
     assert (heavy > plain) == weighed
 
 
-def test_ballast_weighs_and_computes_nothing():
-    plain, heavy = call("naive_sdpa", workload()), call("naive_sdpa", workload(), Burden(ballast=0.05))
+@pytest.mark.parametrize("mode", ["fwd", "bwd", "fwd_bwd"])
+@pytest.mark.parametrize("variant", ["naive_sdpa", "sdpa_flash"])
+def test_ballast_weighs_and_computes_nothing(variant, mode):
+    plain, heavy = (call(variant, workload(mode), chosen) for chosen in (None, Burden(ballast=0.05)))
     assert flops(heavy) == flops(plain)
     assert weigh_cpu(heavy).weight.peak_bytes > weigh_cpu(plain).weight.peak_bytes
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from bench.ab import turns
 from bench.ab.rounds import Rounds
 from bench.ab.scope import Scope
 from bench.ab.sides import Side
@@ -172,6 +173,13 @@ def test_rows_last_as_long_as_was_asked_for(table):
     several = rounds(table, scope("base", look_seconds=0.4), scope("head"))
     (visit, _) = several.visits(ONE)
     assert len(visit.outcome.seconds) == pytest.approx(2 * 0.4 / 0.01, abs=FEWEST_ROWS)  # two sides, a look a row
+
+
+@pytest.mark.parametrize(("call_seconds", "expected"), [(0.01, 20), (0.02, 16), (0.05, 12), (0.5, 5)])
+def test_long_calls_get_more_time_for_enough_rows_within_limits(call_seconds, expected):
+    clock = turns.Clock(0.2, None)
+    rows = itertools.takewhile(lambda rows: clock._goes_on(rows, 2, 2 * call_seconds * rows), itertools.count())
+    assert len(list(rows)) == expected
 
 
 def test_a_row_that_was_disturbed_on_one_side_is_dropped_on_both(table):

@@ -95,12 +95,6 @@ def test_suspects_are_those_beyond_the_margin_either_way():
     assert decision.suspects([cell(around(0.02), head=Side(status="failed"))]) == []
 
 
-def test_the_unsettled_are_no_suspects():
-    cells = [cell(around(value, 0.02), of=case(f"v{value}")) for value in (0.0, 0.2)]
-    assert [one.case.variant for one in decision.unsettled(cells)] == ["v0.0"]
-    assert decision.unsettled([cell(around(0.0))]) == []
-
-
 def test_own_noise_widens_the_margin_and_a_noisy_cell_is_advisory():
     noisy = cell(around(0.05, 0.02), confirmed=around(0.05, 0.02), noise=0.2)
     found = only(noisy)

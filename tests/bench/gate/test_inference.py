@@ -57,6 +57,16 @@ def test_fewer_than_two_have_no_mean():
     assert inference.difference([0.3, 0.4], [0.3]) is None
 
 
+def test_the_pseudo_median_is_steadier_than_the_median_and_as_little_moved_by_a_burst():
+    assert inference.pseudo_median([0.3]) == 0.3
+    assert inference.pseudo_median([0.0, 1.0, 5.0]) == pytest.approx(1.75)  # of 0, 0.5, 1, 2.5, 3 and 5
+    samples = np.random.default_rng(0).normal(size=(2000, 15))
+    steady = np.std([inference.pseudo_median(sample) for sample in samples])
+    assert steady < 0.9 * np.std(np.median(samples, axis=1))
+    disturbed = np.concatenate([samples, np.full((2000, 3), 100.0)], axis=1)
+    assert max(map(inference.pseudo_median, disturbed)) < 3
+
+
 def test_numbers_that_do_not_vary():
     mean = inference.trimmed_mean([0.0, 0.0, 0.0])
     assert mean.interval(0.95) == (0.0, 0.0)
