@@ -118,6 +118,7 @@ class _Made:
 
     out: Path
     cells: list[Cell]
+    tries: list[TrialCase]
     spent: Spent
     wall_seconds: float
 
@@ -142,7 +143,7 @@ def _carry_out(blueprint: Blueprint, scout: Scout, files: Files, memory_bytes: i
         if not cells and not tries:
             click.echo(f"nothing is missing in {out}", err=True)
         spent = _make(_Work(blueprint, this, appender, memory_bytes), cells, tries)
-    return _Made(out, cells, spent, time.monotonic() - started)
+    return _Made(out, cells, tries, spent, time.monotonic() - started)
 
 
 def _tell(blueprint: Blueprint, made: _Made, pytest_json: Path | None) -> None:
@@ -154,7 +155,7 @@ def _tell(blueprint: Blueprint, made: _Made, pytest_json: Path | None) -> None:
     if reading.records:
         _summary.show(reading.records, baseline=blueprint.suite.baseline)
     refusals = _summary.show_trials(trial.of_lines(reading.apart).records)
-    if made.cells:
+    if made.cells or made.tries:
         cases = [cell.case.key() for cell in made.cells]
         _summary.show_time(reading.records, cases, made.spent, made.wall_seconds)
     click.echo(f"results  {made.out}")
@@ -195,7 +196,10 @@ def _make(work: _Work, cells: list[Cell], tries: list[TrialCase]) -> Spent:
     every = [*able, *(Cell(case, 0) for case in tries)]
     with Reporter(every, lambda cell: seconds[cell.case.key()]) as reporter:
         spent = _measure(work, able, reporter)
-        _try(work, tries, reporter)
+        if tries:
+            started = time.monotonic()
+            _try(work, tries, reporter)
+            spent.trial_seconds = time.monotonic() - started
     return spent
 
 

@@ -95,7 +95,7 @@ def show_trials(records: Sequence[TrialRecord]) -> list[str | None]:
 
 
 def show_time(records: Sequence[Record], measured_now: Collection[str], spent: Spent, wall_seconds: float) -> None:
-    """Shares of the wall time: in the variants' own code, otherwise in each stage, in worker starts, and the rest."""
+    """Shares of the wall time: the variants' own code, the other stages of cases, worker starts, trials, the rest."""
     now = set(measured_now)
     own = sum(
         float(record.outcome.conditions.get("own_seconds") or 0.0)
@@ -103,11 +103,15 @@ def show_time(records: Sequence[Record], measured_now: Collection[str], spent: S
         if isinstance(record.outcome, Measured) and record.case.key() in now
     )
     inside = sum(spent.stage_seconds.values())
-    parts = {
+    of_cases = {
         "in the variants' own code": own,
         "checking and preparing cases": max(0.0, inside - own),
         f"starting {spent.workers} workers": spent.worker_seconds,
-        "the rest": max(0.0, wall_seconds - inside - spent.worker_seconds),
+    }
+    parts = {
+        **(of_cases if now else {}),
+        **({"in trials": spent.trial_seconds} if spent.trial_seconds else {}),
+        "the rest": max(0.0, wall_seconds - inside - spent.worker_seconds - spent.trial_seconds),
     }
     shares = ", ".join(f"{part} {wording.percent(seconds / wall_seconds)}" for part, seconds in parts.items())
     click.echo(f"time  {wording.duration(wall_seconds)}: {shares}")

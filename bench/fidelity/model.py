@@ -1,4 +1,4 @@
-"""The small model that tasks train: two layers, 64 channels, a short convolution before each attention.
+"""The small model that tasks train: two or three layers, 64 channels, a short convolution before each attention.
 
 Pre-norm, sinusoidal positions. The convolution of three tokens stands for the local mixing that every language model
 learns first; without it none of the tasks is solved in a budget that anybody has for a benchmark.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from variants._contract import Attend
 
-LAYERS, HEADS, HEAD_DIM = 2, 1, 64
+HEADS, HEAD_DIM = 1, 64
 _EMBEDDING_STD = 0.5
 _WIDE = 2
 
@@ -27,14 +27,14 @@ _WIDE = 2
 class Model(nn.Module):
     """Tokens ``(B, N)`` to scores of answers ``(B, N, answers)``."""
 
-    def __init__(self, *, tokens: int, answers: int, length: int, attend: Attend) -> None:
+    def __init__(self, *, tokens: int, answers: int, length: int, layers: int, attend: Attend) -> None:
         super().__init__()
         channels = HEADS * HEAD_DIM
         self.embedding = nn.Embedding(tokens, channels)
         nn.init.normal_(self.embedding.weight, std=_EMBEDDING_STD)
         self.positions: Tensor
         self.register_buffer("positions", sinusoids(length, channels), persistent=False)
-        self.layers = nn.ModuleList(_Layer(channels, attend) for _ in range(LAYERS))
+        self.layers = nn.ModuleList(_Layer(channels, attend) for _ in range(layers))
         self.norm = nn.LayerNorm(channels)
         self.answer = nn.Linear(channels, answers)
 

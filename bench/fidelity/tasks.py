@@ -40,7 +40,10 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """``tokens`` and ``answers`` count the symbols; ``chance`` is the accuracy of the best constant answer."""
+    """``tokens`` and ``answers`` count the symbols; ``chance`` is the accuracy of the best constant answer.
+
+    ``layers``: how many the model needs for it, with exact attention.
+    """
 
     name: str
     tokens: int
@@ -49,6 +52,7 @@ class Task:
     summary: str
     draw: Callable[[int, int, Mapping[str, int | float], torch.Generator], Batch]
     defaults: Mapping[str, int | float]
+    layers: int = 2
 
 
 def batch(task: Task, *, count: int, length: int, options: Mapping[str, int | float], seed: str) -> Batch:
@@ -187,7 +191,7 @@ TASKS: Mapping[str, Task] = {
     for task in (
         Task("recall", 2 * SYMBOLS, SYMBOLS, 1 / SYMBOLS, "which value belonged to a key", _recall, {"pairs": 16}),
         Task("copy", SYMBOLS, SYMBOLS, 1 / SYMBOLS, "the symbol half a sequence away", _copy, {}),
-        Task("listops", _PAD + 1, _DIGITS, _LISTOPS_CHANCE, "what nested expressions come to", _listops, {}),
+        Task("listops", _PAD + 1, _DIGITS, _LISTOPS_CHANCE, "what nested expressions come to", _listops, {}, layers=3),
         Task("needle", SYMBOLS + 2, SYMBOLS, 1 / SYMBOLS, "a marked symbol at any depth", _needle, {}),
     )
 }

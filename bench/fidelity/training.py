@@ -37,7 +37,7 @@ Told = Callable[[str], None]
 
 
 def workload(task: str, *, length: int, batch: int, seed: int, device: str, mask: str = "full") -> Workload:
-    """What the variant is asked for in both layers."""
+    """What the variant is asked for in every layer."""
     return Workload(
         batch=batch,
         heads=HEADS,
@@ -127,7 +127,8 @@ def trained(
 
 def _begun(case: TrialCase, task: Task, attend: Attend, steps: int) -> Run:
     torch.manual_seed(case.workload.seed)
-    model = Model(tokens=task.tokens, answers=task.answers, length=case.workload.query_length, attend=attend)
+    length = case.workload.query_length
+    model = Model(tokens=task.tokens, answers=task.answers, length=length, layers=task.layers, attend=attend)
     model.to(case.workload.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=steps, pct_start=_WARM_SHARE)

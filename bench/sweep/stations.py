@@ -43,11 +43,15 @@ class Station:
 
 @dataclass(slots=True)
 class Spent:
-    """Where wall time went: ``worker_seconds`` starting and ending workers, ``stage_seconds`` inside cases."""
+    """Where wall time went: ``worker_seconds`` starting and ending workers, ``stage_seconds`` inside cases.
+
+    ``trial_seconds`` are those of trials with their workers.
+    """
 
     worker_seconds: float = 0.0
     stage_seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     workers: int = 0
+    trial_seconds: float = 0.0
 
 
 def outcomes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -60,6 +61,7 @@ def test_the_sweep_comes_first_then_trials_all_in_one_file(fake_bench, suite, fi
     assert lines[4].startswith("5/8 copy naive_sdpa 16 seed 0: 100.0% after 20 steps")
     assert "speed-up over naive_sdpa" in ended.out
     assert "copy, N = 16, at most 40 steps of 32" in ended.out
+    assert re.search(r"starting 2 workers .*%, in trials .*%, the rest .*%", ended.out)
     assert len({json.loads(line)["run_id"] for line in file.read_text().splitlines()}) == 1
 
 

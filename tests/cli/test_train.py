@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from bench.cli import main
 from bench.fidelity import trial
+from bench.sweep import supervisor
+
+ROOT = Path(__file__).parents[2]
 
 
 def call(*arguments):
@@ -38,6 +46,37 @@ def test_trials_are_recorded_and_taken_up_again(tmp_path, capsys):
     ]
     assert found.problems == []
     assert not (tmp_path / ".it.jsonl.checkpoints").exists()
+
+
+def test_a_training_that_is_killed_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+    """The whole command by SIGKILL, in the middle of a training, in real workers."""
+    engine = "tests.fixtures.hasty_engine"
+    monkeypatch.setattr(supervisor, "ENGINE", engine)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    chosen = [
+        "--task", "copy", "--variants", "naive_sdpa", "--seq-len", "16", "--steps", "300", "--batch", "4", "--device",
+        "cpu",
+    ]  # fmt: skip
+    assert call(*chosen, "--out", tmp_path / "straight.jsonl") == 3
+    out = tmp_path / "it.jsonl"
+    checkpoints = tmp_path / ".it.jsonl.checkpoints"
+    code = f"from bench.sweep import supervisor; supervisor.ENGINE = {engine!r}; from bench.cli import main; main()"
+    running = subprocess.Popen([sys.executable, "-c", code, "train", *chosen, "--out", str(out)])
+    deadline = time.monotonic() + 120
+    while not list(checkpoints.glob("*.pt")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    assert list(checkpoints.glob("*.pt"))
+    assert trial.read(out).records == []
+    assert call(*chosen, "--out", out, "--resume") == 3
+    (straight,), (resumed,) = (trial.read(path).records for path in (tmp_path / "straight.jsonl", out))
+    assert resumed.outcome.notes == ["continued from a checkpoint"]
+    assert resumed.outcome.accuracies == straight.outcome.accuracies
+    assert resumed.outcome.final_accuracy == straight.outcome.final_accuracy
+    assert len(resumed.outcome.accuracies) == 60
+    assert len({accuracy for _, accuracy in resumed.outcome.accuracies}) > 5
+    assert not checkpoints.exists()
 
 
 def test_what_a_variant_cannot_do_is_a_line_with_its_reason(tmp_path, capsys):

@@ -105,7 +105,7 @@ def test_what_a_suite_says_of_variants_that_options_leave_out_does_not_count():
 
     assert [case.variant for case in narrowed({})] == ["sdpa_math"]
     with pytest.raises(WrongUsageError, match="--param names linformer"):
-        narrowed({"param": {"linformer": {"rank": ["4"]}}})
+        narrowed({"param": {"linformer": {"rank": ["4"]}}}, baseline="sdpa_math")
     with pytest.raises(WrongUsageError, match="--baseline: variant 'linformer' is unknown"):
         narrowed({}, baseline="linformer")
 

@@ -146,3 +146,14 @@ def test_an_axis_that_nothing_takes_is_refused():
     base = suite.parse({"trial": [{"task": "copy", "variants": "a"}]})
     with pytest.raises(WrongUsageError, match="--seq-len: this suite has trials alone"):
         suite.override(base, axes={"seq_len": ["64"]}, settings={})
+
+
+@pytest.mark.parametrize(("name", "seeds"), [("fidelity-quick", (0,)), ("fidelity", (0, 1, 2))])
+def test_the_suites_of_fidelity_ask_three_questions(name, seeds):
+    loaded = suite.load(name)
+    tasks = {task for trial in loaded.trials for task in trial.task}
+    assert tasks == ({"drop_in", "recall"} if name == "fidelity-quick" else set(suite.TASKS))
+    for table in (*loaded.sweeps, *loaded.trials):
+        assert {"sdpa_flash", "uniform", "topk"} <= set(table.variants)
+        assert table.seed == seeds
+    assert all("no_attention" in trial.variants for trial in loaded.trials if "drop_in" not in trial.task)
