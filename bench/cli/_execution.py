@@ -136,8 +136,7 @@ def _carry_out(blueprint: Blueprint, scout: Scout, files: Files, memory_bytes: i
         for problem in [*appender.reading.problems, *before.problems]:
             click.echo(f"warning: {problem}; that line is lost", err=True)
         this = session.begin(blueprint, scout, run_id=run_id, arguments=click.get_current_context().obj or [])
-        this = session.taken_up(this, appender.reading.records)
-        this = session.taken_up(this, before.records)
+        this = session.taken_up(this, [*appender.reading.records, *before.records])
         cells = session.missing(blueprint.cells, appender.reading.records, files.retry)
         tries = trials.missing(blueprint.trials, before.records, files.retry)
         if not cells and not tries:

@@ -96,16 +96,24 @@ def taken_up(session: Session, records: Sequence[Record]) -> Session:
     runs = {record.run_id for record in records}
     if len(runs) > 1:
         raise NotComparableError(f"expected the file of one run to resume, it holds {len(runs)}; give another --out")
-    last = records[-1]
-    settings = (session.trial_settings if isinstance(last, TrialRecord) else None) or session.settings
     differences = [
+        difference
+        for last in {type(record): record for record in records}.values()  # cases and trials have settings of their own
+        for difference in _from(session, last)
+    ]
+    if differences:
+        told = "; ".join(dict.fromkeys(differences))
+        raise NotComparableError(f"cannot resume a run of another {told}. Give another --out")
+    return msgspec.structs.replace(session, run_id=records[-1].run_id)
+
+
+def _from(session: Session, last: Record) -> list[str]:
+    settings = (session.trial_settings if isinstance(last, TrialRecord) else None) or session.settings
+    return [
         *_differences("host", _hardware(last.host), _hardware(session.host)),
         *_differences("source", msgspec.to_builtins(last.source), msgspec.to_builtins(session.source)),
         *_differences("settings", msgspec.to_builtins(last.settings), msgspec.to_builtins(settings)),
     ]
-    if differences:
-        raise NotComparableError(f"cannot resume a run of another {'; '.join(differences)}. Give another --out")
-    return msgspec.structs.replace(session, run_id=last.run_id)
 
 
 def _hardware(host: Host) -> dict[str, object]:

@@ -3,14 +3,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.fidelity import training
+from bench.fidelity import tasks, training
 from bench.fidelity.trial import NO_ATTENTION, TrialCase
 from tests.bench.attentions import dense, variant
+from variants import bigbird
 from variants._contract import NoParameters
+from variants._pattern import bigbird_table
 
 
-def case(task="recall", *, length=32, steps=20, pairs=4, seed=0, name="it", parameters=None, **options):
-    workload = training.workload(task, length=length, batch=16, seed=seed, device="cpu")
+def case(task="recall", *, length=32, steps=20, pairs=4, seed=0, batch=16, name="it", parameters=None, **options):
+    workload = training.workload(task, length=length, batch=batch, seed=seed, device="cpu")
     return TrialCase(
         kind="task",
         task=task,
@@ -80,18 +82,15 @@ def test_a_loss_that_is_not_finite_ends_it():
         train(case(), broken)
 
 
-def test_copies_are_those_whose_source_is_in_sight():
-    """Queries of the first half see themselves alone: no layer can relay what they need, and they must guess."""
+def test_copies_of_bigbird_are_those_whose_source_its_pattern_shows():
+    """Blocks 0 and 7 see all and are seen by all, and a source is four of eight blocks away: half of them are in sight.
 
-    def half_blind(workload, parameters):
-        seen = torch.eye(32, dtype=torch.bool)
-        seen[16:] = True
-
-        def attend(query, key, value):
-            scores = (query @ key.mT * workload.softmax_scale).masked_fill(~seen, float("-inf"))
-            return scores.softmax(-1) @ value
-
-        return attend
-
-    found = train(case("copy", steps=600), variant(half_blind))
-    assert found.final_accuracy == pytest.approx(0.5 + 0.5 / 64, abs=0.03)
+    What is out of sight must be guessed: windows of two layers do not reach that far, and a relay through the global
+    blocks would have to carry every symbol.
+    """
+    blocks = bigbird.Parameters(block=4, global_blocks=2, random_blocks=0)
+    table = bigbird_table(blocks.term, 32, 0)
+    in_sight = sum(bool(table[place // 4, (place - tasks.shift(32)) % 32 // 4]) for place in range(32)) / 32
+    assert in_sight == 0.5
+    found = training.trained(case("copy", steps=400), bigbird.VARIANT, blocks, told=lambda stage: None)
+    assert found.final_accuracy == pytest.approx(in_sight + (1 - in_sight) / tasks.SYMBOLS, abs=0.02)

@@ -50,7 +50,7 @@ def test_trials_have_their_own_settings_and_are_taken_up_under_them():
     assert session.taken_up(later, [this.record(CELL, MEASURED)]).run_id == "r"
     other = msgspec.structs.replace(this, trial_settings=Settings(threads=1, timeout_seconds=8))
     with pytest.raises(NotComparableError, match="timeout_seconds 7 there, 8 here"):
-        session.taken_up(other, [record])
+        session.taken_up(other, [record, this.record(CELL, MEASURED)])
 
 
 def test_run_ids_sort_by_time_and_differ():
