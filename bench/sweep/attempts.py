@@ -40,6 +40,11 @@ class Bench:
         """Where the training of a case is kept while it goes on."""
         return self.checkpoints / f"{hashlib.sha256(case.key().encode()).hexdigest()[:16]}.pt"
 
+    def forget(self, case: TrialCase) -> None:
+        """Remove what was kept of a training, and what a kill left half written."""
+        for kept in self.checkpoints.glob(f"{self.checkpoint(case).stem}.*"):
+            kept.unlink()
+
 
 def outcomes(
     every: Sequence[TrialCase], bench: Bench, on_stage: Callable[[TrialCase, str], None] = lambda *_: None
@@ -67,7 +72,7 @@ def outcomes(
             yield case, outcome
             # one that ran out of time may go on with --retry timeout
             if not isinstance(outcome, Timeout):
-                bench.checkpoint(case).unlink(missing_ok=True)
+                bench.forget(case)
     finally:
         if worker is not None:
             worker.end()

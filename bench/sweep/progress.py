@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import statistics
+import time
 from collections.abc import Callable
 from typing import Self
 
@@ -18,23 +19,31 @@ from bench.fidelity.trial import Replaced, Trained, TrialCase, TrialOutcome
 from bench.record import Measured, Outcome, Unsupported
 from bench.sweep.plan import Cell
 
+_SILENT_SECONDS = 30.0  # longer, and it looks as if nothing went on
 _STEP = re.compile(r"step (\d+) of (\d+)")
 
 
 class Reporter:
     """Tells of cells as they are measured, and of trials as they are made. A context manager.
 
-    ``expected_seconds`` of a cell weigh it in the bar and the time left; a training moves the bar with its steps.
+    ``expected_seconds`` of a cell weigh it in the bar and the time left; a training moves the bar with its steps, and
+    where there is no bar it says now and then that it goes on. ``clock`` counts seconds.
     """
 
     def __init__(
-        self, cells: list[Cell], expected_seconds: Callable[[Cell], float], console: Console | None = None
+        self,
+        cells: list[Cell],
+        expected_seconds: Callable[[Cell], float],
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console or Console(stderr=True, highlight=False)
         self._expected_seconds = expected_seconds
         self._count = len(cells)
         self._done = 0
         self._before = 0.0
+        self._clock = clock
+        self._told_at = clock()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -62,6 +71,12 @@ class Reporter:
         within = self._expected_seconds(cell) * int(match[1]) / int(match[2]) if match else 0.0
         description = f"{self._done + 1}/{self._count} {name_of(cell)}: {stage}"
         self._bar.update(self._task, description=description, completed=self._before + within)
+        if match and not self._console.is_terminal and self._clock() - self._told_at >= _SILENT_SECONDS:
+            self._tell(description)
+
+    def _tell(self, line: str) -> None:
+        self._told_at = self._clock()
+        self._console.print(line, markup=False, soft_wrap=True)
 
     def done(self, cell: Cell, outcome: Outcome | TrialOutcome) -> None:
         """There is an outcome, and it is on disk."""
@@ -70,8 +85,7 @@ class Reporter:
         self._bar.update(self._task, completed=self._before)
         if self._console.is_terminal and isinstance(outcome, Measured):
             return
-        line = f"{self._done}/{self._count} {name_of(cell)}: {told(outcome)}"
-        self._console.print(line, markup=False, soft_wrap=True)
+        self._tell(f"{self._done}/{self._count} {name_of(cell)}: {told(outcome)}")
 
 
 def name_of(cell: Cell) -> str:

@@ -94,6 +94,19 @@ def test_a_training_moves_the_bar_with_its_steps():
     )
 
 
+def test_a_long_training_says_now_and_then_that_it_goes_on_where_there_is_no_bar():
+    text = io.StringIO()
+    times = iter([0, 29, 30, 30, 59, 60, 60])
+    trial = Cell(TrialCase(kind="task", task="copy", variant="flex", workload=Workload(query_length=8)), 0)
+    with Reporter([trial], lambda _: 2.0, Console(file=text, width=200), clock=lambda: next(times)) as reporter:
+        for step in (10, 20, 30, 40):
+            reporter.stage(trial, f"step {step} of 40, accuracy 0.50")
+    assert text.getvalue().splitlines() == [
+        "1/1 copy flex 8 seed 0: step 20 of 40, accuracy 0.50",
+        "1/1 copy flex 8 seed 0: step 40 of 40, accuracy 0.50",
+    ]
+
+
 @pytest.mark.parametrize(
     ("outcome", "told"),
     [
