@@ -157,7 +157,8 @@ def _reasons(found: Sequence[Ranking]) -> Iterator[str]:
         rankings_ = wording.listed(
             [markdown.text(one.name) for one in found if one.behind == reason and behind_the_floor(one)]
         )
-        yield f"`{_FLOOR}` is not last by {rankings_}: {names} are behind it on a seed at least; {reason}."
+        verb = "is" if len(labels) == 1 else "are"
+        yield f"`{_FLOOR}` is not last by {rankings_}: {names} {verb} behind it on a seed at least; {reason}."
 
 
 NOTE = (

@@ -6,6 +6,7 @@ from bench.cli import main
 from bench.cli.report import folder_name
 from bench.record import Unsupported, encode
 from tests.bench import runs
+from tests.bench.report import made_trials as made
 
 
 def run(*arguments):
@@ -92,3 +93,15 @@ def test_mistakes_are_one_line(flex, tmp_path, capsys, arguments, ends):
     assert out == ""
     assert err.count("\n") == 1
     assert words in err
+
+
+def test_trials_are_reported_and_no_unknown_kind(tmp_path, capsys):
+    path = tmp_path / "trials.jsonl"
+    trial = made.record("bigbird", made.replaced(0.9), run_id="inside")
+    path.write_bytes(encode(trial) + b"\n" + encode(trial)[:-1] + b"\n")
+    assert run(path, "--out", tmp_path / "out") == 0
+    out, err = capsys.readouterr()
+    assert out == f"{tmp_path / 'out/README.md'}\n"
+    assert err.count("\n") == 1
+    assert "trials.jsonl line 2" in err
+    assert "`bigbird`" in (tmp_path / "out/README.md").read_text()

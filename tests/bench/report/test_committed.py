@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import store
+from bench.fidelity import trial
 from bench.report import canvas, pages
 
 ROOT = Path(__file__).parents[3]
@@ -26,5 +27,6 @@ def test_links_and_pictures_lead_somewhere(page):
 def test_a_report_is_what_its_run_says(run, tmp_path, monkeypatch):
     """After a change of words: ``nox -s report``."""
     monkeypatch.setattr(canvas, "_rendered", lambda figure, form: form.encode())
-    new = pages.write(store.read(run), tmp_path).read_text(encoding="utf-8")
+    reading = store.read(run, apart=trial.KINDS)
+    new = pages.write(reading, tmp_path, tried=trial.of_lines(reading.apart)).read_text(encoding="utf-8")
     assert new == (ROOT / "reports" / run.stem / "README.md").read_text(encoding="utf-8")
