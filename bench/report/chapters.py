@@ -195,7 +195,7 @@ def _workload(
 
 def _fidelities(cells: Sequence[Cell], fractions: Mapping[Cell, float]) -> str:
     """The note is of the longest length that has a fraction."""
-    here = {cell: share for cell, share in fractions.items() if cell in cells}
+    here = {cell: fractions[cell] for cell in cells if cell in fractions}
     length = max((cell.length for cell in here), default=0)
     note = ceiling.note([cell for cell in cells if cell.length == length], here)
     table = sections.fidelities(cells, here)

@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from bench import wording
@@ -47,7 +48,13 @@ class Family:
                     found.setdefault(cell.contender, []).append(cell)
         return found
 
-    @property
+    @cached_property
+    def fractions(self) -> dict[Cell, float]:
+        """Of every cell that has one, how far it is from floor to ceiling."""
+        every = [cells for by_seed in self.sources.values() for cells in by_seed.values()]
+        return {cell: share for cells in every for cell, share in ceiling.fractions(cells).items()}
+
+    @cached_property
     def places(self) -> list[Place]:
         """Where anything has a fidelity; first where most has, and then the longest."""
         counts = Counter(
@@ -127,7 +134,7 @@ def fronts(family: Family, prefix: str) -> list[PictureFile]:
 def errors(family: Family, place: Place) -> str:
     """Approximations down, sources across: the error, and how far from floor to ceiling; the least error first."""
     by_source = {source: found for source in family.sources if (found := family.at(source, place))}
-    fractions = _fractions(family)
+    fractions = family.fractions
     shown = list(by_source)[:_MOST_SOURCES]
     first = by_source[shown[0]]
     order = sorted(
@@ -190,11 +197,6 @@ def _agreement(by_source: Mapping[str, Mapping[Contender, Sequence[Cell]]]) -> s
     return f"Rank correlation (Spearman) of the errors with those on {markdown.code(reference)}: {'; '.join(told)}."
 
 
-def _fractions(family: Family) -> dict[Cell, float]:
-    every = [cells for by_seed in family.sources.values() for cells in by_seed.values()]
-    return {cell: share for cells in every for cell, share in ceiling.fractions(cells).items()}
-
-
 METRICS: Mapping[str, Callable[[Fidelity], float | None]] = {
     "cosine": lambda fidelity: fidelity.cosine,
     "overlap": lambda fidelity: fidelity.overlap,
@@ -207,7 +209,7 @@ METRICS: Mapping[str, Callable[[Fidelity], float | None]] = {
 def metrics(family: Family, source: str, place: Place) -> str:
     """Everything that is known of each approximation on one source, means over seeds; the least error first."""
     found = family.at(source, place)
-    fractions = _fractions(family)
+    fractions = family.fractions
     rows = [
         [
             sections.name(contender),

@@ -119,7 +119,7 @@ def test_trials_without_a_result_say_why(tmp_path, unpainted):
     text = written(tmp_path, (), trials)
     assert "| raised an error | build: it broke | `flex` | dropped in, 128 |" in text
     assert "| unsupported | no \\| backward; too long | `flex` | recall, 128 |" in text
-    rows = list(csv.DictReader((tmp_path / "trials.csv").open(encoding="utf-8")))
+    rows = list(csv.DictReader((tmp_path / "trials.csv").read_text(encoding="utf-8").splitlines()))
     assert len(rows) == len(trials)
     assert (rows[1]["variant"], rows[1]["cosine"], rows[1]["accuracy"]) == ("bigbird", "0.8", "0.85")
     assert rows[-2]["message"] == "it broke"
@@ -177,7 +177,8 @@ def test_no_text_leaves_the_picture_or_covers_another_and_negative_weights_are_d
         assert len(dots) == len(figure.axes) - 2
         assert not figure.axes[0].lines
         assert [text.get_text() for text in figure.axes[0].get_yticklabels()][2] == "bank"
-        words = [text for axes in figure.axes for text in [*axes.texts, axes._left_title, *axes.get_yticklabels()]]
+        words = [text for axes in figure.axes for text in [*axes.texts, axes._left_title]]
+        words += [tick for axes in figure.axes if axes.axison for tick in axes.get_yticklabels()]
         boxes = [(text.get_text(), text.get_window_extent()) for text in words if text.get_text()]
         width, height = figure.get_size_inches() * figure.dpi
         assert all(box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height for _, box in boxes)
