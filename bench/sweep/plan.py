@@ -97,7 +97,8 @@ def _check(suite: Suite, names: Sequence[str]) -> None:
         raise WrongUsageError("expected at least one variant, and everything chosen is skipped")
     if sweeps and suite.baseline is not None and suite.baseline not in measured and _is_insisted(suite.baseline, suite):
         raise unknown("--baseline: variant", suite.baseline, measured)
-    for variant in dict.fromkeys(variant for table in (*sweeps, *suite.trials) for variant in table.parameters):
+    tables: list[Sweep | Trial] = [*sweeps, *suite.trials]
+    for variant in dict.fromkeys(variant for table in tables for variant in table.parameters):
         if variant not in known:
             raise unknown("--param: variant", variant, known)
         if variant not in chosen and _is_insisted(variant, suite):
