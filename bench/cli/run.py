@@ -28,7 +28,7 @@ def command(**chosen: Any) -> None:
 
     Every case is one line of the file, on disk before the next one starts. Lists are joined by commas; lengths take
     k (1024). With --suite, axes given here replace those of the suite. Trials of a suite come after its sweeps: they
-    take --variants, --skip and --param, and keep their own lengths, seeds and masks.
+    take --variants, --skip, --param and --seed, and keep their own lengths and masks.
 
     \b
     attnbench run --suite quick

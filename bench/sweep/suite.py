@@ -32,7 +32,7 @@ DEFAULT_TIMEOUT_SECONDS = 600.0
 DEFAULT_TRIAL_TIMEOUT_SECONDS = 1800.0
 
 TASKS = (*TRAINED_TASKS, DROP_IN)
-TRIAL_AXES = ("variants", "skip", "param")  # what options say of sweeps and trials alike
+TRIAL_AXES = ("variants", "skip", "param", "seed")  # what options say of sweeps and trials alike
 
 Parameters = dict[str, dict[str, tuple[Any, ...]]]
 
@@ -199,8 +199,8 @@ def trial(table: Mapping[str, Any], spell: Callable[[str], str]) -> Trial:
 def override(suite: Suite, *, axes: Mapping[str, Any], settings: Mapping[str, Any]) -> Suite:
     """The suite with other axes (in every sweep) and settings, under TOML's names; they came from options.
 
-    Trials take the variants and parameters among them. What the suite says of a variant that options have left out
-    counts no more.
+    Trials take the variants, parameters and seeds among them. What the suite says of a variant that options have left
+    out counts no more.
 
     Raises:
         WrongUsageError: as for :func:`parse`, or axes that only sweeps have, and there are none.
@@ -213,7 +213,8 @@ def override(suite: Suite, *, axes: Mapping[str, Any], settings: Mapping[str, An
     parameters = changed.pop("parameters", {})
     shared = {key: changed[key] for key in TRIAL_AXES if key in changed}
     made = _checked(settings, _SETTINGS, _option)
-    insisted = (*parameters, *([made["baseline"]] if "baseline" in made else [])) if shared else suite.insisted
+    chooses = not {"variants", "skip"}.isdisjoint(changed)
+    insisted = (*parameters, *([made["baseline"]] if "baseline" in made else [])) if chooses else suite.insisted
     return msgspec.structs.replace(
         suite,
         **made,
@@ -373,7 +374,7 @@ _AXES: dict[str, Callable[[Any], Any]] = {
 
 _TRIAL: dict[str, Callable[[Any], Any]] = {
     "task": _several(_one_of({name: name for name in TASKS}, "task")),
-    **{key: _AXES[key] for key in (*TRIAL_AXES, "seq_len", "seed")},
+    **{key: _AXES[key] for key in (*TRIAL_AXES, "seq_len")},
     "batch": _whole(1),
     "steps": _whole(20),
     "pairs": _whole(1),

@@ -135,10 +135,11 @@ def test_a_suite_of_trials_alone_and_one_of_both():
 def test_options_reach_trials_where_trials_have_such_a_thing():
     base = suite.parse({"sweep": [{}], "trial": [{"task": "copy", "variants": "a", "param": {"a": {"k": 3}}}]})
     axes = {"variants": ["b", "c"], "skip": ["c"], "param": {"b": {"k": ["4"]}}, "seq_len": ["64"], "mask": ["causal"]}
-    changed = suite.override(base, axes=axes, settings={})
+    changed = suite.override(base, axes=axes | {"seed": ["0", "1"]}, settings={})
     assert (changed.sweeps[0].seq_len, changed.sweeps[0].variants) == ((64,), ("b", "c"))
     (trial,) = changed.trials
     assert (trial.variants, trial.skip, trial.seq_len, trial.mask) == (("b", "c"), ("c",), (128,), "full")
+    assert (trial.seed, changed.sweeps[0].seed) == ((0, 1), (0, 1))
     assert trial.parameters == {"a": {"k": (3,)}, "b": {"k": ("4",)}}
 
 
