@@ -63,6 +63,8 @@ def explore(
         WrongUsageError: something cannot be used on a side, which the message names.
 
     """
+    if not suite.sweeps:
+        raise WrongUsageError("expected a suite with [[sweep]] tables, got one of trials alone, which take no turns")
     settings = settings_of(suite)
 
     def settings_for(device: str) -> Settings:

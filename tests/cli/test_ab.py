@@ -182,6 +182,17 @@ def test_wrong_usage_is_one_line(paced, repository, tmp_path, arguments, said):
     assert left_of(root) == []
 
 
+def test_trials_take_no_turns(paced, repository, tmp_path):
+    root = repository({"mine.py": mine()}, {"mine.py": mine()})
+    suite = tmp_path / "trials.toml"
+    suite.write_text('[[trial]]\ntask = "copy"\nvariants = "mine"\n')
+    ended = paced(
+        "ab", "1", "2", "--variant-file", "mine.py", "--repo", root, "--suite", suite, "--out", tmp_path / "o"
+    )
+    assert ended.code == 2, ended
+    assert "trials alone" in ended.err.splitlines()[-1]
+
+
 def test_runs_that_are_there_are_not_overwritten(ab, repository, tmp_path):
     root = repository({"mine.py": mine()}, {"mine.py": mine()})
     (tmp_path / "out").mkdir()
