@@ -191,7 +191,10 @@ class Cell:
 
 
 def gather(records: Iterable[Record]) -> dict[Ground, list[Cell]]:
-    """The cells of each ground, ordered by mask, mode, contender and length; grounds in order of appearance."""
+    """The cells of each ground, ordered by mask, mode, contender and length.
+
+    Grounds in order of appearance, but for inputs and seed: real inputs come first, and N(0, 1) last.
+    """
     grounds: dict[Ground, list[_Alike]] = defaultdict(list)
     bare = _Grounds()
     alike = _alike(records)
@@ -202,7 +205,11 @@ def gather(records: Iterable[Record]) -> dict[Ground, list[Cell]]:
     for ground, found in grounds.items():
         for axis, members in _along_axes(ground, found).items():
             gathered[axis] = _cells(axis, members, contenders)
-    return gathered
+    return dict(sorted(gathered.items(), key=lambda item: (_made_up(item[0].inputs), item[0].seed)))
+
+
+def _made_up(inputs: str) -> int:
+    return {"normal": 2, "matched": 1}.get(inputs.partition(":")[0], 0)
 
 
 _Alike = list[Record]  # of one run, that share the very objects that say what they are of: only the first is looked at

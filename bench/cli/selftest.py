@@ -42,8 +42,8 @@ def command(**chosen: Any) -> int:
     identical code raise a false alarm.
 
     \b
-    attnbench gate selftest --hours 0.67 --out results/runs/selftest.jsonl
-    attnbench gate selftest --hours 0.67 --out results/runs/selftest.jsonl --resume
+    attnbench gate selftest --hours 0.9 --out results/runs/selftest.jsonl
+    attnbench gate selftest --hours 0.9 --out results/runs/selftest.jsonl --resume
     attnbench gate selftest --from results/runs/selftest.jsonl --markdown table.md
     """  # noqa: D301  # \b is click's, for lines that stay as they are
     from bench.ab import planning, recording, selftest, selftest_tables

@@ -89,13 +89,9 @@ def families(gathered: Mapping[Ground, Sequence[Cell]]) -> list[Family]:
 def _family(members: Mapping[Ground, Sequence[Cell]]) -> Family:
     """Real sources first."""
     sources: dict[str, dict[int, Sequence[Cell]]] = {}
-    for ground in sorted(members, key=lambda ground: (_rank(ground.inputs), ground.inputs, ground.seed)):
-        sources.setdefault(ground.inputs, {})[ground.seed] = members[ground]
+    for ground, cells in members.items():
+        sources.setdefault(ground.inputs, {})[ground.seed] = cells
     return Family(sources, list(members))
-
-
-def _rank(source: str) -> int:
-    return 0 if is_real(source) else 2 if source == NORMAL else 1
 
 
 def is_real(source: str) -> bool:
