@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,13 @@ from bench.errors import WrongUsageError
 
 if TYPE_CHECKING:
     from bench.report.recommend import Advice, Candidate, Choice
+
+def _finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    """A range of click's lets NaN through, since it is neither below nor above anything: no limit at all."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"expected a finite number, got {value}", context, parameter)
+    return value
+
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])I?)?B?", re.IGNORECASE)
 _SCALES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -27,12 +35,14 @@ _SCALES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 @click.option(
     "--min-fidelity",
     type=click.FloatRange(-1, 1),
+    callback=_finite,
     metavar="COSINE",
     help="Least cosine between the output and exact attention's; 1 is the same.",
 )
 @click.option(
     "--max-error",
     type=click.FloatRange(0),
+    callback=_finite,
     metavar="E",
     help="Most relative error of the output against exact attention's; 0 is the same.",
 )

@@ -69,6 +69,14 @@ def test_limits_are_kept(ask, limits, expected):
     assert chosen(ask("--seq-len", "1k", "--json", *limits)) == expected
 
 
+@pytest.mark.parametrize("option", ["--min-fidelity", "--max-error"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-2"])
+def test_a_limit_that_is_no_limit_is_refused(ask, option, value):
+    code, out, err = ask("--seq-len", "1k", option, value)
+    assert (code, out) == (2, "")
+    assert option in err
+
+
 def test_the_evidence_and_what_cannot_be_told_apart(ask):
     code, out, err = ask("--seq-len", "1k", "--min-fidelity", "0.99")
     assert (code, err) == (0, "")
