@@ -7,7 +7,7 @@ Times are in seconds, sizes in bytes. Numbers are finite or None, never NaN.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -20,6 +20,11 @@ SCHEMA = 1
 
 Stage = Literal["predicted", "start", "inputs", "build", "check", "memory", "time"]
 Status = Literal["measured", "unsupported", "out_of_memory", "timeout", "crashed", "failed", "incorrect", "fell_back"]
+
+# What is read is held against these: a time or a size that cannot be is no measurement, and damages its line.
+_Seconds = Annotated[float, msgspec.Meta(gt=0)]
+_Bytes = Annotated[int, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,17 +72,17 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="s
     ``attention_map``: of one head, who attends to whom; see :mod:`bench.measure.attention_map`.
     """
 
-    seconds: list[float]
+    seconds: list[_Seconds]
     timer: str
-    peak_bytes: int | None
+    peak_bytes: _Bytes | None
     setup_seconds: float | None
     own_error: float | None
     tolerance: float | None
     gradient_error: float | None = None
     gradient_tolerance: float | None = None
     fidelity: Fidelity | None = None
-    useful_flops: int
-    issued_flops: int
+    useful_flops: _Count
+    issued_flops: _Count
     roofline_fraction: float | None = None
     bound: Literal["compute", "memory"] | None = None
     dispatched: list[str] = []
@@ -87,8 +92,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="s
     saved_bytes: int | None = None
     workspace_bytes: int | None = None
     reserved_bytes: int | None = None
-    seconds_warm: list[float] | None = None
-    seconds_graph: list[float] | None = None
+    seconds_warm: list[_Seconds] | None = None
+    seconds_graph: list[_Seconds] | None = None
     settled: bool = True
     dropped_share: float = 0.0
     conditions: dict[str, float | int | str | None] = {}
@@ -241,7 +246,8 @@ def storable(record: _Recorded) -> _Recorded:
     """The same record; failed if its outcome holds a number that no record may hold."""
     try:
         encode(record)
-    except ValueError as error:
+        msgspec.convert(msgspec.to_builtins(record.outcome), type(record.outcome))
+    except (ValueError, msgspec.ValidationError) as error:
         return msgspec.structs.replace(record, outcome=Failed(stage="time", message=str(error)))
     return record
 

@@ -91,6 +91,22 @@ def test_a_line_with_a_wrong_part_is_damaged(file, path, value):
     assert len(store.read(file).problems) == 1
 
 
+@pytest.mark.parametrize("compactly", [False, True])
+@pytest.mark.parametrize(
+    "impossible",
+    [{"peak_bytes": -5}, {"seconds": [0.5, 0.0]}, {"seconds": [-0.5]}, {"seconds_warm": [0.0]}, {"issued_flops": -1}],
+)
+def test_a_time_or_a_size_that_cannot_be_is_damaged(file, impossible, compactly):
+    outcome = msgspec.structs.replace(MEASURED, **impossible)
+    write(file, line_of(), line_of(length=16, outcome=outcome), line_of(length=32))
+    reading = store.read(file, compactly=compactly)
+    assert [one.case.workload.query_length for one in reading.records] == [8, 32]
+    (problem,) = reading.problems
+    assert "line 2: not a record" in problem
+    assert next(iter(impossible)) in problem
+    assert record.storable(line_of(outcome=outcome)).status == "failed"
+
+
 def test_an_impossible_workload_is_damaged(file):
     text = record.encode(line_of(length=16)).replace(b'"heads":8,"kv_heads":8', b'"heads":8,"kv_heads":3')
     write(file, line_of(), text + b"\n")
