@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -193,7 +193,8 @@ class Cell:
 def gather(records: Iterable[Record]) -> dict[Ground, list[Cell]]:
     """The cells of each ground, ordered by mask, mode, contender and length.
 
-    Grounds in order of appearance, but for inputs and seed: real inputs come first, and N(0, 1) last.
+    Grounds in order of appearance, but for inputs and seed: real inputs come first, N(0, 1) last, and after all of them
+    what repeats them with further seeds.
     """
     grounds: dict[Ground, list[_Alike]] = defaultdict(list)
     bare = _Grounds()
@@ -205,7 +206,20 @@ def gather(records: Iterable[Record]) -> dict[Ground, list[Cell]]:
     for ground, found in grounds.items():
         for axis, members in _along_axes(ground, found).items():
             gathered[axis] = _cells(axis, members, contenders)
-    return dict(sorted(gathered.items(), key=lambda item: (_made_up(item[0].inputs), item[0].seed)))
+    again = repeats(gathered)
+    return {
+        ground: gathered[ground]
+        for ground in sorted(gathered, key=lambda one: (one in again, _made_up(one.inputs), one.seed))
+    }
+
+
+def repeats(grounds: Collection[Ground]) -> set[Ground]:
+    """Those that differ from another one in nothing but a higher seed."""
+    least: dict[Ground, int] = {}
+    for ground in grounds:
+        bare = replace(ground, seed=0)
+        least[bare] = min(least.get(bare, ground.seed), ground.seed)
+    return {ground for ground in grounds if ground.seed > least[replace(ground, seed=0)]}
 
 
 def _made_up(inputs: str) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 import jinja2
 
 from bench import wording
-from bench.cells import Cell, Contender, Ground, gather, hosts
+from bench.cells import Cell, Contender, Ground, gather, hosts, repeats
 from bench.errors import NotComparableError, WrongUsageError
 from bench.fidelity import trial
 from bench.fidelity.trial import TrialRecord
@@ -38,7 +38,7 @@ from bench.store import Reading
 MARKER = "<!-- attention-bench report -->"
 README = "README.md"
 
-MOST_GROUNDS = 12  # with pages of their own
+MOST_GROUNDS = 12  # with pages of their own; what repeats one with another seed has none
 MOST_ALL_DRAWN, MOST_OVERVIEWS = 4, 4  # all with all pictures; of more, the first alone, and overviews of the next
 _MOST_HEADLINES = 4  # of a report in the index
 MOST_ROWS = 20_000  # of measurements.csv; of more, the run files are the better copy
@@ -126,21 +126,21 @@ def _pages(
     beside = {ground for family in families if sources.has_all_fronts(family) for ground in family.grounds}
     machines = {(host.fingerprint, host.device_name): host for host in hosts(records)}
     names = [markdown.text(title) for title in titles.titles(list(gathered))]
+    shown = list(gathered)[: min(MOST_GROUNDS, len(gathered) - len(repeats(gathered)))]
     return [
         chapters.page(
             ground,
-            cells,
+            gathered[ground],
             machines[ground.fingerprint, ground.device_name],
             over=over,
             speedups=faster[ground],
             number=number,
             title=names[number - 1],
             prefix=f"{number}-" if len(gathered) > 1 else "",
-            drawn=_drawn(number, len(gathered)),
+            drawn=_drawn(number, len(shown)),
             has_fronts=ground not in beside,
         )
-        for number, (ground, cells) in enumerate(gathered.items(), start=1)
-        if number <= MOST_GROUNDS
+        for number, ground in enumerate(shown, start=1)
     ]
 
 

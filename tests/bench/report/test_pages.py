@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
@@ -396,13 +397,21 @@ def test_no_records(tmp_path):
 
 
 def test_many_grounds_have_pictures_of_the_first_alone_and_rows_of_all(tmp_path):
-    records = [runs.record("naive_sdpa", seed=seed, length=n) for seed in range(14) for n in (256, 512)]
+    records = [runs.record("naive_sdpa", head_dim=width, length=n) for width in range(8, 22) for n in (256, 512)]
     text = written(tmp_path, *records)
     names = {file.name for file in (tmp_path / "report").glob("*.png")}
     assert {"1-speedup.png", "1-time-full-fwd.png", "4-speedup.png"} <= names
     assert not any(name.startswith(("2-time", "5-", "13-")) for name in names)
     assert "and 2 more, which have rows in cells.csv alone" in text
     assert len((tmp_path / "report/cells.csv").read_text().splitlines()) == 29
+
+
+def test_further_seeds_have_rows_alone(tmp_path):
+    several = itertools.product((2, 0, 1), ("normal", "minilm"))
+    text = written(tmp_path, *(runs.record("flex", seed=seed, inputs=inputs) for seed, inputs in several))
+    titles = [line for line in text.splitlines() if re.match(r"## \d", line)]
+    assert [title.split("inputs ")[1] for title in titles] == ["minilm, seed 0", "normal, seed 0"]
+    assert "and 4 more, which have rows in cells.csv alone" in text
 
 
 def test_many_workloads_have_rows_alone(tmp_path):

@@ -58,7 +58,7 @@ def test_grounds_of_real_inputs_come_first_and_seeds_in_order():
         ("normal", 0), ("matched:1", 0), ("minilm", 1), ("file:mine", 0), ("minilm", 0),
     ]))  # fmt: skip
     assert [(ground.inputs, ground.seed) for ground in found] == [
-        ("file:mine", 0), ("minilm", 0), ("minilm", 1), ("matched:1", 0), ("normal", 0),
+        ("file:mine", 0), ("minilm", 0), ("matched:1", 0), ("normal", 0), ("minilm", 1),
     ]  # fmt: skip
 
 
