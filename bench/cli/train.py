@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _TASKS = "recall, copy, listops, needle, drop_in"
 _KEYS = ("task", "variants", "skip", "seq_len")
+_OF_SOME_TASKS = ("steps", "batch", "pairs", "documents", "mask")
+_MOST_SEEDS = 1000
 
 
 @click.command("train")
@@ -21,13 +23,18 @@ _KEYS = ("task", "variants", "skip", "seq_len")
 @click.option("--skip", multiple=True, metavar="C", help="Variants to leave out.")
 @click.option("--seq-len", multiple=True, metavar="N,…", help="Lengths; 128 if not given.")
 @click.option(
-    "--seeds", type=click.IntRange(min=1), metavar="N", default=1, show_default=True, help="How many, from 0 on."
+    "--seeds",
+    type=click.IntRange(1, _MOST_SEEDS),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help=f"How many, from 0 on; {_MOST_SEEDS} at most.",
 )
-@click.option("--steps", type=int, metavar="N", default=2000, show_default=True, help="Of training, at most.")
-@click.option("--batch", type=int, metavar="N", default=32, show_default=True, help="Sequences of a step.")
-@click.option("--pairs", type=int, metavar="N", default=16, show_default=True, help="Of a key and its value.")
-@click.option("--documents", type=int, metavar="N", default=160, show_default=True, help="Of a drop-in.")
-@click.option("--mask", default="full", show_default=True, metavar="M", help="Of the trained model's attention.")
+@click.option("--steps", type=int, metavar="N", help="Of training, at most; 2000 if not given.")
+@click.option("--batch", type=int, metavar="N", help="Sequences of a step of training; 32 if not given.")
+@click.option("--pairs", type=int, metavar="N", help="Of a key and its value, for recall; 16 if not given.")
+@click.option("--documents", type=int, metavar="N", help="Of a drop-in; 160 if not given.")
+@click.option("--mask", metavar="M", help="Of the trained model's attention; full if not given.")
 @click.option("--param", multiple=True, metavar="VARIANT.NAME=X,…", help="A variant's parameter.")
 @click.option("--variant-file", "variant_files", multiple=True, metavar="FILE.py", help="Your own variant.")
 @click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda[:i]")
@@ -65,7 +72,7 @@ def _suite_of(chosen: dict[str, Any]) -> Suite:
     from bench.sweep import suite
 
     table: dict[str, Any] = {name: _selection.values(chosen[name]) for name in _KEYS if chosen[name]}
-    table |= {name: chosen[name] for name in ("steps", "batch", "pairs", "documents", "mask")}
+    table |= {name: chosen[name] for name in _OF_SOME_TASKS if chosen[name] is not None}
     table["seed"] = list(range(chosen["seeds"]))
     if chosen["param"]:
         table["param"] = _selection.parameters(chosen["param"])

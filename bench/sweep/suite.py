@@ -31,8 +31,17 @@ DEFAULT_TIME_BUDGET_SECONDS = 3.0
 DEFAULT_TIMEOUT_SECONDS = 600.0
 DEFAULT_TRIAL_TIMEOUT_SECONDS = 1800.0
 
+MOST_WHOLE = 2**63 - 1
+"""The largest whole number that every reader of a record can hold."""
+
 TASKS = (*TRAINED_TASKS, DROP_IN)
 TRIAL_AXES = ("variants", "skip", "param", "seed")  # what options say of sweeps and trials alike
+
+_TAKEN_BY: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("batch", "steps", "mask"), TRAINED_TASKS),
+    "pairs": ("recall",),
+    "documents": (DROP_IN,),
+}
 
 Parameters = dict[str, dict[str, tuple[Any, ...]]]
 
@@ -186,13 +195,21 @@ def trial(table: Mapping[str, Any], spell: Callable[[str], str]) -> Trial:
     """A trial from TOML's names and values; ``spell`` says where a key stands.
 
     Raises:
-        WrongUsageError: an unknown key, an unusable value, or one without which there is no trial.
+        WrongUsageError: an unknown key, an unusable value, one that no chosen task takes, or one missing without which
+            there is no trial.
 
     """
     checked = _checked(table, _TRIAL, spell)
     for key in ("task", "variants"):
         if key not in checked:
             raise WrongUsageError(f"{spell(key)}: expected it, a trial has no default for it")
+    for key in checked:
+        takers = _TAKEN_BY.get(key, checked["task"])
+        if set(takers).isdisjoint(checked["task"]):
+            chosen = ", ".join(checked["task"])
+            raise WrongUsageError(
+                f"{spell(key)}: expected a task that takes it ({', '.join(takers)}), got {chosen}; leave it out"
+            )
     return Trial(**checked)
 
 
@@ -294,6 +311,8 @@ def _whole(least: int) -> Callable[[Any], int]:
             number = least - 1
         if number < least:
             raise ValueError(f"expected a whole number of at least {least}, got {value!r}")
+        if number > MOST_WHOLE:
+            raise ValueError(f"expected a whole number of at most {MOST_WHOLE}, which a record can hold, got {value!r}")
         return number
 
     return parse_whole
@@ -349,8 +368,19 @@ def _parameters(value: Any) -> Parameters:
     """``{variant: {name: value or list}}``, as ``param.linformer.rank = [64, 128]`` gives it."""
     if not isinstance(value, Mapping) or not all(isinstance(each, Mapping) for each in value.values()):
         raise ValueError("expected variant.name = value, as in param.linformer.rank = 128")
-    several = _several(lambda each: each)
+    several = _several(_storable)
     return {variant: {name: several(each) for name, each in named.items()} for variant, named in value.items()}
+
+
+def _storable(value: Any) -> Any:
+    """A parameter's value as it is, unless it is a whole number, perhaps as text, that no record can hold."""
+    try:
+        number = int(value) if isinstance(value, (int, str)) else 0
+    except ValueError:  # text that is no whole number
+        return value
+    if abs(number) > MOST_WHOLE:
+        raise ValueError(f"expected whole numbers of at most {MOST_WHOLE}, which a record can hold, got {value!r}")
+    return value
 
 
 _AXES: dict[str, Callable[[Any], Any]] = {

@@ -48,6 +48,24 @@ def test_trials_are_recorded_and_taken_up_again(tmp_path, capsys):
     assert not (tmp_path / ".it.jsonl.checkpoints").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--task", "drop_in", "--steps", 777), "--steps: expected a task that takes it (recall, copy,"),
+        (("--task", "drop_in", "--mask", "full"), "--mask: expected a task that takes it"),
+        (("--task", "copy", "--pairs", 7), "--pairs: expected a task that takes it (recall), got copy; leave it out"),
+        (("--task", "copy,needle", "--documents", 300), "--documents: expected a task that takes it (drop_in)"),
+        (("--task", "copy", "--seeds", 100_000_000), "100000000 is not in the range 1<=x<=1000"),
+        (("--task", "copy", "--steps", 10**20), "--steps: expected a whole number of at most 9223372036854775807"),
+    ],
+)
+def test_what_would_not_be_heeded_is_refused(options, message, capsys):
+    assert call("--variants", "topk", *options, "--dry-run") == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+
+
 def test_a_training_that_is_killed_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     """The whole command by SIGKILL, in the middle of a training, in real workers."""
     engine = "tests.fixtures.hasty_engine"

@@ -40,6 +40,23 @@ def test_parameters_are_axes():
         ({"trial": [{"task": "copy", "variants": "x", "seeds": 3}]}, "did you mean 'seed'?"),
         ({"trial": [{"task": "copy", "variants": "x", "steps": 10}]}, "steps: expected a whole number of at least 20"),
         ({"trial": [{"task": "copy", "variants": "x", "documents": 39}]}, "of at least 40, got 39"),
+        (
+            {"trial": [{"task": "drop_in", "variants": "x", "steps": 777}]},
+            "[[trial]] 1, steps: expected a task that takes",
+        ),
+        (
+            {"trial": [{"task": "drop_in", "variants": "x", "batch": 3}]},
+            "batch: expected a task that takes it (recall, co",
+        ),
+        ({"trial": [{"task": "drop_in", "variants": "x", "mask": "full"}]}, "mask: expected a task that takes it"),
+        (
+            {"trial": [{"task": ["copy", "needle"], "variants": "x", "pairs": 7}]},
+            "(recall), got copy, needle; leave it",
+        ),
+        (
+            {"trial": [{"task": "copy", "variants": "x", "documents": 300}]},
+            "documents: expected a task that takes it (dr",
+        ),
         ({"trial": [{"task": "copy", "variants": "x", "pairs": [1, 2]}]}, "pairs: expected a whole number"),
         ({"trial": [{"task": "copy", "variants": "x", "mask": "sideways"}]}, "mask: expected a mask"),
         ({"trial": [{"task": "copy", "variants": "x"}], "trial_timeout": 0}, "trial_timeout: expected a number above"),
@@ -49,6 +66,13 @@ def test_parameters_are_axes():
         ({"sweep": [{}, {"seqlen": 3}]}, "x.toml, [[sweep]] 2, key 'seqlen' is unknown"),
         ({"sweep": [{"seqlen": 3}]}, "did you mean 'seq_len'?"),
         ({"sweep": [{"batch": 0}]}, "[[sweep]] 1, batch: expected a whole number of at least 1, got 0"),
+        ({"sweep": [{"seed": 2**63}]}, "seed: expected a whole number of at most 9223372036854775807, which a record"),
+        ({"sweep": [{"heads": [8, str(10**20)]}]}, "heads: expected a whole number of at most 9223372036854775807"),
+        (
+            {"sweep": [{"param": {"topk": {"k": [8, 2**63]}}}]},
+            "param: expected whole numbers of at most 92233720368547",
+        ),
+        ({"sweep": [{"param": {"topk": {"k": "-99999999999999999999"}}}]}, "got '-99999999999999999999'"),
         ({"sweep": [{"batch": 1.5}]}, "got 1.5"),
         ({"sweep": [{"batch": True}]}, "got True"),
         ({"sweep": [{"heads": []}]}, "got an empty list"),
@@ -65,6 +89,18 @@ def test_a_mistake_is_named_with_its_place(table, message):
         suite.parse(table, "x.toml")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_the_largest_whole_number_that_a_record_holds_is_fine():
+    most = 2**63 - 1
+    (sweep,) = suite.parse({"sweep": [{"seed": most, "param": {"topk": {"k": [str(most), most]}}}]}).sweeps
+    assert (sweep.seed, sweep.parameters) == ((most,), {"topk": {"k": (str(most), most)}})
+
+
+def test_a_key_of_one_of_several_tasks_is_fine():
+    table = {"task": ["copy", "recall", "drop_in"], "variants": "x", "pairs": 7, "documents": 50, "mask": "causal"}
+    (trial,) = suite.parse({"trial": [table]}).trials
+    assert (trial.pairs, trial.documents, trial.mask) == (7, 50, "causal")
 
 
 def test_options_replace_axes_in_every_sweep_and_settings():

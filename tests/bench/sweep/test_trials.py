@@ -30,7 +30,7 @@ def test_every_task_by_every_variant_seeds_last():
 
 
 def test_nothing_cannot_be_dropped_in():
-    found = cases({"task": "drop_in", "variants": "all", "documents": 50, "mask": "causal"})
+    found = cases({"task": "drop_in", "variants": "all", "documents": 50})
     assert [(case.kind, case.task, case.title, case.variant) for case in found] == [
         (DROP_IN, "news", "drop_in", name) for name in NAMES
     ]
