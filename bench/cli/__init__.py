@@ -11,6 +11,7 @@ import sys
 import click
 
 from bench import __version__
+from bench.cli import _audience
 from bench.errors import BenchError
 
 INTERRUPTED = 130
@@ -63,21 +64,25 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    with _audience.may_leave():
+        code = _code_of(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(code)
+
+
+def _code_of(arguments: list[str]) -> int:
+    """The exit code of a command line, which is carried out."""
     try:
         code = cli.main(arguments, prog_name="attnbench", standalone_mode=False, obj=arguments)
     except click.exceptions.NoArgsIsHelpError as help_wanted:
         click.echo(help_wanted.format_message())
-        code = 2
+        return 2
     except click.ClickException as error:
-        code = _complain(error.format_message(), error.exit_code)
+        return _complain(error.format_message(), error.exit_code)
     except BenchError as error:
-        code = _complain(str(error), error.exit_code)
+        return _complain(str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        code = _complain("interrupted; everything measured so far is on disk", INTERRUPTED)
-    except SystemExit:  # click's only one here: the reader of our output has gone, as `head` does
-        code = 0
-    sys.exit(code if isinstance(code, int) else 0)
+        return _complain("interrupted; everything measured so far is on disk", INTERRUPTED)
+    return code if isinstance(code, int) else 0
 
 
 def _complain(message: str, code: int) -> int:

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from bench import store
 from bench.cli import COMMANDS
+from bench.record import encode
+from tests.bench import runs
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,10 +72,39 @@ def test_piped_output_has_no_escapes(tmp_path, no_color):
     assert "1/1 sound 8" in done.stderr
 
 
-def test_a_reader_that_leaves_early_is_no_error():
+def to_a_closed_pipe(*arguments, before="", stderr=subprocess.PIPE):
+    """A command whose stdout nobody reads; ``stderr`` STDOUT: nor that. ``before`` is code for it to begin with."""
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run([sys.executable, "-m", "bench", "--help"], stdout=writer, stderr=subprocess.PIPE, check=False)
+    code = f"{before}\nfrom bench.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], stdout=writer, stderr=stderr, check=False, cwd=ROOT
+    )
     os.close(writer)
+    return done
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    done = to_a_closed_pipe("--help")
     assert done.returncode == 0
     assert done.stderr == b""
+
+
+def test_a_sweep_goes_on_when_nobody_listens_any_more(tmp_path):
+    fake = "from bench.sweep import supervisor; supervisor.ENGINE = 'tests.fixtures.fake_engine'"
+    file = tmp_path / "x.jsonl"
+    arguments = ["run", "--variants", "sound", "--seq-len", "8,16,32", "--out", file]
+    assert to_a_closed_pipe(*arguments, before=fake, stderr=subprocess.STDOUT).returncode == 0
+    assert len(store.read(file).records) == 3
+
+
+def test_a_mistake_that_nobody_hears_of_is_exit_2():
+    assert to_a_closed_pipe("run", "--mask", "nonsense", stderr=subprocess.STDOUT).returncode == 2
+
+
+def test_a_verdict_that_nobody_reads_is_an_exit_code(tmp_path):
+    for name, seconds in (("base", 1e-3), ("head", 2e-3)):
+        records = [runs.record(outcome=runs.measured([seconds]), process=number, run_id=name) for number in range(6)]
+        (tmp_path / f"{name}.jsonl").write_bytes(b"".join(encode(one) + b"\n" for one in records))
+    done = to_a_closed_pipe("gate", tmp_path / "base.jsonl", tmp_path / "head.jsonl")
+    assert (done.returncode, done.stderr) == (1, b"")
