@@ -375,7 +375,7 @@ class Appender:
     """Writes records to a file that it alone may write, each on disk before the call returns.
 
     A context manager. With ``resume``, ``reading`` is what the file already holds (nothing, if it is new), lines of the
-    kinds ``apart`` as they are.
+    kinds ``apart`` as they are; a last line that a killed run left half written is taken out of the file.
     """
 
     def __init__(self, path: Path, *, resume: bool = False, apart: Collection[str] = ()) -> None:
@@ -390,10 +390,12 @@ class Appender:
         """Lock and open.
 
         Raises:
-            WrongUsageError: the file exists and is not to be resumed, is in use, or cannot be written.
+            WrongUsageError: the file exists and is not to be resumed, is no run file, is in use, or cannot be written.
             NotComparableError: it is of a newer schema.
 
         """
+        if self.path.is_dir():
+            raise WrongUsageError(f"expected a file such as run.jsonl, but {self.path} is a folder: name a file in it")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=0)
@@ -420,14 +422,34 @@ class Appender:
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
             _sync_folder(self.path.parent)
-            self._end_cut_line()
+            self._end_last_line()
         except OSError as error:
             raise WrongUsageError(_cannot_write(self.path, error)) from error
 
-    def _end_cut_line(self) -> None:
-        """Whatever a killed run left behind, the next record starts on a line of its own."""
+    def _end_last_line(self) -> None:
+        """Whatever a killed run left behind, the next record starts on a line of its own.
+
+        A line that was cut short is no record, and every reader would complain of it for ever: it goes. One that lacks
+        its end alone gets it, and one that is damaged otherwise stays.
+
+        Raises:
+            WrongUsageError: no line is a record, or the beginning of one: somebody else's file, which is left alone.
+
+        """
         size = os.fstat(self._file).st_size
-        if size and os.pread(self._file, 1, size - 1) != b"\n":
+        start, line = _last_line(self._file, size)
+        is_cut = bool(line) and not _is_json(line)
+        is_ours = bool(self.reading.records or self.reading.apart or self.reading.skipped)
+        if size and not is_ours and not (is_cut and start == 0 and line[: len(_BEGINNING)] == _BEGINNING[: len(line)]):
+            raise WrongUsageError(
+                f"expected a run file to go on with, but no line of {self.path} is a record; give another --out"
+            )
+        if is_cut:
+            os.ftruncate(self._file, start)  # at once or not at all
+            os.fsync(self._file)
+            if line.strip():  # else no reader has complained of it
+                self.reading.problems[-1] += ", and was taken out"
+        elif line:
             os.write(self._file, b"\n")
 
     def append(self, *records: Record) -> None:
@@ -457,6 +479,27 @@ class Appender:
             os.close(self._file)
             self._file = -1
         self._lock.release()
+
+
+_BEGINNING = b'{"schema":'
+
+
+def _last_line(file: int, size: int) -> tuple[int, bytes]:
+    """What follows the last end of a line, and where it starts; nothing if the file ends with one."""
+    start, line = size, b""
+    while start > 0 and b"\n" not in line:
+        start = max(start - _READ_BYTES, 0)
+        line = os.pread(file, size - start, start)
+    cut = line.rfind(b"\n") + 1
+    return start + cut, line[cut:]
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
 
 
 def _cannot_write(path: Path, error: OSError) -> str:

@@ -208,14 +208,56 @@ def test_an_existing_file_is_not_overwritten(file):
     assert len(store.read(file).records) == 1
 
 
-def test_resuming_ends_a_cut_line_and_reads_the_rest(file):
-    write(file, line_of(), b'{"schema": 1, "ru')
+@pytest.mark.parametrize("whole", [0, 1, 2000])
+@pytest.mark.parametrize("cut", [b"{", b'{"schema":1,"ru', record.encode(line_of())[:-1]])
+def test_resuming_takes_out_a_last_line_that_was_cut(file, whole, cut):
+    write(file, *[line_of()] * whole, cut)
     with store.Appender(file, resume=True) as appender:
-        assert len(appender.reading.records) == 1
+        assert len(appender.reading.records) == bool(whole)
+        (problem,) = appender.reading.problems
+        assert f"line {whole + 1}: cut short" in problem
+        assert problem.endswith(", and was taken out")
         appender.append(line_of(length=16))
-    reading = store.read(file)
-    assert len(reading.records) == 2
-    assert len(reading.problems) == 1
+    assert file.read_bytes() == write(file, *[line_of()] * whole, line_of(length=16)).read_bytes()
+
+
+def test_resuming_keeps_what_is_damaged_in_the_middle(file):
+    damaged = b'{"schema": 1, "run_id": \n'
+    write(file, damaged, line_of(), b'{"schema":1,"ru')
+    with store.Appender(file, resume=True) as appender:
+        assert [problem.endswith("was taken out") for problem in appender.reading.problems] == [False, True]
+    assert file.read_bytes() == damaged + record.encode(line_of()) + b"\n"
+
+
+def test_resuming_keeps_a_last_line_that_is_damaged_and_was_not_cut(file):
+    write(file, line_of(), b"[1]")
+    with store.Appender(file, resume=True) as appender:
+        appender.append(line_of(length=16))
+    assert b"\n[1]\n" in file.read_bytes()
+    assert len(store.read(file).records) == 2
+
+
+def test_resuming_ends_a_last_line_that_lacks_only_its_end(file):
+    write(file, line_of(), record.encode(line_of(length=16)))
+    with store.Appender(file, resume=True) as appender:
+        assert not appender.reading.problems
+    assert file.read_bytes() == write(file, line_of(), line_of(length=16)).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "text", [b"important notes\nmore\n", b"mine", b"[1]\n", b"\n\n", b'{"schema":1}\n', b'mine\n{"schema":1,"ru']
+)
+def test_resuming_leaves_a_file_without_records_alone(file, text):
+    file.write_bytes(text)
+    with pytest.raises(WrongUsageError, match=r"no line of .*run.jsonl is a record; give another --out"):
+        store.Appender(file, resume=True).__enter__()
+    assert file.read_bytes() == text
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_is_no_file(tmp_path, resume):
+    with pytest.raises(WrongUsageError, match=r"expected a file such as run.jsonl, but .* is a folder"):
+        store.Appender(tmp_path, resume=resume).__enter__()
 
 
 def test_resuming_what_is_not_there_begins_it(file):

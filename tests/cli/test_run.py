@@ -209,6 +209,15 @@ def test_an_existing_file_is_exit_2_before_anything_starts(fake_bench, file):
     assert file.read_text() == "mine"
 
 
+def test_going_on_with_what_is_no_run_is_exit_2(fake_bench, file):
+    file.write_text("important notes\nmore\n")
+    ended = fake_bench("run", "--variants", "sound", "--seq-len", "8", "--out", file, "--resume")
+    assert ended.code == 2
+    assert "no line of" in ended.err
+    assert len(ended.err.splitlines()) == 1
+    assert file.read_text() == "important notes\nmore\n"
+
+
 # --- going on -------------------------------------------------------------------------------------------------
 
 
