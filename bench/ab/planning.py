@@ -52,8 +52,16 @@ class Planner:
             WrongUsageError: they cannot.
 
         """
-        if self.pairs is not None:
-            decision.check_pairs(CONFIRMING_SHARE * self.pairs, cases, self.policy)
+        if self.pairs is None:
+            return
+        fresh = CONFIRMING_SHARE * self.pairs
+        fewest = math.ceil(fewest_pairs(cases, self.policy.significance) / CONFIRMING_SHARE)
+        if self.pairs < fewest:
+            raise WrongUsageError(
+                f"--pairs {self.pairs}: the {fresh} fresh pairs that suspects get then cannot show that "
+                f"{decision.one_of(cases)} is slower at significance {self.policy.significance:g}; "
+                f"give --pairs {fewest} at least"
+            )
 
     def screening(self, cost: Cost, spent_seconds: float) -> int:
         """The pairs for screening, the first one included, which told the cost.

@@ -34,7 +34,12 @@ SUITE = "gate"
     help="The repository of the two revisions, if not that of the current folder.",
 )
 @click.option("--install", is_flag=True, help="Install each revision into an environment of its own.")
-@click.option("--pairs", type=click.IntRange(min=2), metavar="K", help="Of processes to screen with; suspects get 2·K.")
+@click.option(
+    "--pairs",
+    type=click.IntRange(min=2),
+    metavar="K",
+    help="Of processes to screen with; suspects get 2·K. As a rule, one case needs 4 and forty need 6.",
+)
 @click.option("--budget", type=float, metavar="SECONDS", help="For the whole job; 600 if there are no --pairs either.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help=f"For both runs; in {RUNS}/ if not given.")
 @click.option(

@@ -122,9 +122,14 @@ def check_pairs(pairs: int, hypotheses: int, policy: Policy = DEFAULT) -> None:
     needed = fewest_pairs(hypotheses, policy.significance)
     if pairs < needed:
         raise WrongUsageError(
-            f"{pairs} pairs cannot show that one of {wording.counted(hypotheses, 'case')} is slower at significance "
+            f"{wording.counted(pairs, 'pair')} cannot show that {one_of(hypotheses)} is slower at significance "
             f"{policy.significance:g}: expected {needed} pairs at least"
         )
+
+
+def one_of(cases: int) -> str:
+    """What is looked for among so many cases: a case, or one of 40 cases."""
+    return "a case" if cases == 1 else f"one of {wording.counted(cases, 'case')}"
 
 
 def own_noise(noise: float | None, pairs: int) -> float:

@@ -47,7 +47,9 @@ def test_a_budget_that_is_too_small_names_one_that_is_not():
     assert Planner(DEFAULT, budget_seconds=needed).screening(COST, 20.0) >= 4
 
 
-def test_pairs_that_can_show_nothing_are_refused():
-    with pytest.raises(WrongUsageError, match="cannot show"):
-        Planner(DEFAULT, pairs=3).check(40)
-    Planner(DEFAULT, pairs=6).check(40)
+@pytest.mark.parametrize(("cases", "fewest", "said"), [(1, 4, "that a case is"), (40, 6, "that one of 40 cases is")])
+def test_pairs_that_can_show_nothing_are_refused_by_the_number_that_was_given(cases, fewest, said):
+    refusal = rf"--pairs {fewest - 1}: .*{said} slower .*give --pairs {fewest} at least"
+    with pytest.raises(WrongUsageError, match=refusal):
+        Planner(DEFAULT, pairs=fewest - 1).check(cases)
+    Planner(DEFAULT, pairs=fewest).check(cases)
