@@ -63,7 +63,7 @@ class Job:
             for scope in self.scopes:
                 file = self.folder / f"{scope.side.name}.jsonl"
                 self._files[scope.side.name] = stack.enter_context(store.Appender(file))
-                self._put_unsupported(scope)
+                self._put_foregone(scope)
             cost = self._first_pair(every)
             screening = self.planner.screening(cost, self.now() - begun)
             self._pairs(range(1, screening), every, evidence.SCREENING)
@@ -79,9 +79,9 @@ class Job:
         base, head = (self._records[scope.side.name] for scope in self.scopes)
         return evidence.paired(base, head, self.calibration)
 
-    def _put_unsupported(self, scope: Scope) -> None:
-        for key, reasons in scope.unsupported.items():
-            self._put(scope, scope.session.record(Cell(scope.cases[key], 0), reasons))
+    def _put_foregone(self, scope: Scope) -> None:
+        for key, outcome in scope.foregone.items():
+            self._put(scope, scope.session.record(Cell(scope.cases[key], 0), outcome))
 
     def _first_pair(self, every: Sequence[str]) -> Cost:
         """Measure everything once, checks included; what a pair that only times costs."""

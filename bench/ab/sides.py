@@ -8,6 +8,7 @@ next.
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,14 +26,26 @@ _CONTRACT = Path("variants/_contract.py")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of those that are compared. ``files``: of variants that are not built in, where they are, by name."""
+    """One of those that are compared. ``files``: of variants that are not built in, where they are, by name.
+
+    ``root``: of the work tree, below which ``variant_files`` lie.
+    """
 
     name: str
     home: Home = HERE
     engine: str = ENGINE
     revision: str | None = None
     variant_files: tuple[str, ...] = ()
+    root: Path | None = None
     files: Mapping[str, str | None] = field(default_factory=dict)
+
+    def told(self, text: str) -> str:
+        """A message with paths as they are in the repository."""
+        return text if self.root is None else text.replace(f"{self.root}{os.sep}", "")
+
+    def counterpart(self, file: str, other: Side) -> str:
+        """Where a file of the other side is on this one."""
+        return str(Path(self.root or "") / other.told(file))
 
 
 def side_of(tree: Tree, name: str, *, variant_files: Sequence[str], install: bool, engine: str = ENGINE) -> Side:
@@ -54,6 +67,7 @@ def side_of(tree: Tree, name: str, *, variant_files: Sequence[str], install: boo
         engine=engine,
         revision=tree.revision,
         variant_files=tuple(str(file) for file in _inside(root, variant_files) if file.is_file()),
+        root=root,
         home=Home(
             python=str(install_into(tree.folder / "environment", root)) if install else sys.executable,
             folders=tuple(folders),

@@ -152,6 +152,39 @@ def test_a_head_that_dies_broke_and_the_rest_goes_on(ab, repository, tmp_path):
     assert sorted(pairs) == [("mine", 0), *(("other", pair) for pair in range(5))]  # what broke is known
 
 
+@pytest.mark.parametrize("broken", ["def (:\n", "import os; os._exit(3)\n"])
+def test_a_head_that_cannot_be_loaded_broke_and_the_rest_goes_on(ab, repository, tmp_path, broken):
+    root = repository({"mine.py": mine(), "other.py": mine("other")}, {"mine.py": broken, "other.py": mine("other")})
+    ended = ab(root, "--json", files=("mine.py", "other.py"))
+    assert ended.code == 1, ended
+    assert verdicts(ended) == {"mine": "broke", "other": "same"}
+    (failed,) = [one for one in store.read(tmp_path / "out/head.jsonl").records if one.case.variant == "mine"]
+    revision = git(root, "rev-parse", "2")
+    assert (failed.status, failed.source.git) == ("failed", revision)
+    assert failed.outcome.message.startswith(f"head ({revision[:10]}): ")
+    assert "'mine.py'" in failed.outcome.message
+    assert str(tmp_path) not in failed.outcome.message
+    again = ab.command("gate", tmp_path / "out/base.jsonl", tmp_path / "out/head.jsonl", "--json")
+    assert (again.code, verdicts(again)) == (1, verdicts(ended))
+
+
+def test_a_head_of_which_nothing_can_be_loaded_broke(ab, repository):
+    ended = ab(repository({"mine.py": mine()}, {"mine.py": "raise ValueError('no')\n"}), "--json")
+    assert ended.code == 1, ended
+    assert verdicts(ended) == {"mine": "broke"}
+
+
+def test_a_base_that_cannot_be_loaded_is_wrong_usage(ab, repository):
+    root = repository({"mine.py": "def (:\n"}, {"mine.py": mine()})
+    ended = ab(root)
+    assert ended.code == 2, ended
+    last = ended.err.splitlines()[-1]
+    assert last.startswith(
+        f"error: base ({git(root, 'rev-parse', '1')[:10]}): variant file 'mine.py' cannot be imported"
+    )
+    assert left_of(root) == []
+
+
 def test_a_death_that_does_not_repeat_costs_nothing(ab, repository, tmp_path):
     fault = f"import os, pathlib; p = pathlib.Path({str(tmp_path / 'died')!r}); p.exists() or (p.touch(), os._exit(3))"
     ended = ab(repository({"mine.py": mine()}, {"mine.py": mine(fault=fault)}), "--json")
@@ -168,7 +201,7 @@ def test_a_death_that_does_not_repeat_costs_nothing(ab, repository, tmp_path):
         (("ab", "1", "2"), "expected --variant-file"),
         (("ab", "1", "2", "--variant-file", "absent.py"), "neither revision has it"),
         (("ab", "1", "2", "--variant-file", "../mine.py"), "inside the repository"),
-        (("ab", "1", "2", "--variant-file", "mine.py", "--pairs", "2"), "pairs cannot show"),
+        (("ab", "1", "2", "--variant-file", "mine.py", "--pairs", "2"), "give --pairs 4 at least"),
         (("ab", "1", "2", "--variant-file", "mine.py", "--budget", "0.5"), "expected .* seconds at least"),
     ],
 )
