@@ -80,8 +80,9 @@ def _code_of(arguments: list[str]) -> int:
         return _complain(error.format_message(), error.exit_code)
     except BenchError as error:
         return _complain(str(error), error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        return _complain("interrupted; everything measured so far is on disk", INTERRUPTED)
+    except (KeyboardInterrupt, click.Abort) as interruption:  # click makes the one into the other
+        left = str(interruption.__cause__ or interruption)
+        return _complain(f"interrupted; {left}" if left else "interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,11 +132,13 @@ def _carry_out(blueprint: Blueprint, scout: Scout, files: Files, memory_bytes: i
     started = time.monotonic()
     run_id = session.new_run_id()
     out = files.out or RUNS / f"{run_id}.jsonl"
-    with store.Appender(out, resume=files.resume, apart=trial.KINDS) as appender:
+    arguments = click.get_current_context().obj or []
+    left = functools.partial(_interruption.left_behind, out, arguments, checkpoints=_checkpoints(out))
+    with _interruption.saying(left), store.Appender(out, resume=files.resume, apart=trial.KINDS) as appender:
         before = trial.of_lines(appender.reading.apart)
         for problem in [*appender.reading.problems, *before.problems]:
             click.echo(f"warning: {problem}; that line is lost", err=True)
-        this = session.begin(blueprint, scout, run_id=run_id, arguments=click.get_current_context().obj or [])
+        this = session.begin(blueprint, scout, run_id=run_id, arguments=arguments)
         this = session.taken_up(this, [*appender.reading.records, *before.records])
         cells = session.missing(blueprint.cells, appender.reading.records, files.retry)
         tries = trials.missing(blueprint.trials, before.records, files.retry)
@@ -146,6 +149,10 @@ def _carry_out(blueprint: Blueprint, scout: Scout, files: Files, memory_bytes: i
 
 
 def _tell(blueprint: Blueprint, made: _Made, pytest_json: Path | None) -> None:
+def _checkpoints(out: Path) -> Path:
+    return out.with_name(f".{out.name}.checkpoints")
+
+
     from bench import store
     from bench.cli import _summary
     from bench.fidelity import trial
@@ -229,12 +236,11 @@ def _try(work: _Work, tries: list[TrialCase], reporter: Reporter) -> None:
     from bench.sweep.attempts import Bench, outcomes
     from bench.sweep.plan import Cell
 
-    out = work.appender.path
     bench = Bench(
         device=work.blueprint.device,
         settings=work.blueprint.trial_settings,
         files=work.blueprint.files,
-        checkpoints=out.with_name(f".{out.name}.checkpoints"),
+        checkpoints=_checkpoints(work.appender.path),
         memory_bytes=work.memory_bytes,
         engine=supervisor.ENGINE,
     )

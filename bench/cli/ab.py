@@ -74,7 +74,11 @@ def command(base: str, head: str, **chosen: Any) -> int:
     policy = _verdicts.policy_of(chosen["policy"])
     budget = chosen["budget"] or (None if chosen["pairs"] else DEFAULT_BUDGET_SECONDS)
     calibration = recording.noise(recording.load(chosen["calibration"])) if chosen["calibration"] else {}
-    with _interruption.terminated_like_interrupted(), _scopes(base, head, chosen, run_id) as scopes:
+    with (
+        _interruption.saying(lambda: _left_behind(folder)),
+        _interruption.terminated_like_interrupted(),
+        _scopes(base, head, chosen, run_id) as scopes,
+    ):
         job = Job(
             scopes,
             Planner(policy, chosen["pairs"], budget),
@@ -99,6 +103,10 @@ def _refuse_existing(folder: Path) -> None:
     for file in (folder / "base.jsonl", folder / "head.jsonl"):
         if file.exists():
             raise WrongUsageError(f"--out: expected a folder without runs, but {file} exists; give another one")
+
+
+def _left_behind(folder: Path) -> str:
+    return f"everything measured so far is in {folder}" if any(folder.glob("*.jsonl")) else ""
 
 
 @contextlib.contextmanager

@@ -81,14 +81,17 @@ def _record(chosen: dict[str, Any]) -> Path:
         raise WrongUsageError("expected where to record, as --out FILE.jsonl, so that it can be resumed")
     asked = suite.load(chosen["suite_name"])
     seconds = chosen["budget"] if chosen["budget"] is not None else chosen["hours"] * HOUR_SECONDS
-    Recorder(
+    file: Path = chosen["out"]
+    arguments = click.get_current_context().obj or []
+    recorder = Recorder(
         suite=asked,
         look_seconds=asked.time_budget,
-        file=chosen["out"],
+        file=file,
         seconds=seconds,
         resume=chosen["resume"],
-        arguments=click.get_current_context().obj or [],
+        arguments=arguments,
         say=lambda line: click.echo(line, err=True),
-    ).record()
-    file: Path = chosen["out"]
+    )
+    with _interruption.saying(lambda: _interruption.left_behind(file, arguments)):
+        recorder.record()
     return file

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -174,11 +175,45 @@ def test_interrupting_ends_with_130_and_everything_so_far(file, number):
     run.send_signal(number)
     _, err = run.communicate(timeout=60)
     assert run.returncode == 130
-    assert "interrupted; everything measured so far is on disk" in err
+    command = shlex.join(map(str, ["python", "-m", "bench", *sweep(file, range(1, 6)), "--resume"]))
+    assert f"error: interrupted; everything measured so far is in {file}; go on with: {command}\n" in err
     assert "Traceback" not in err
     assert store.read(file).problems == []
     assert all_gone(workers)
     assert list(temporary(file).iterdir()) == []
+
+
+def interrupted(*arguments, folder, when):
+    """The last line of a command in a folder that is interrupted when it has said something."""
+    command = [sys.executable, "-c", DRIVER.format(before=HEARS_CTRL_C), *map(str, arguments)]
+    environment = {**os.environ, "FAKE_SECONDS": "0.3", "PYTHONPATH": str(ROOT)}
+    run = subprocess.Popen(
+        command, cwd=folder, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    for line in run.stderr:
+        if when in line:
+            break
+    run.send_signal(signal.SIGINT)
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 130
+    return err.splitlines()[-1]
+
+
+def test_interrupting_names_the_file_that_nobody_named(fake_bench, tmp_path, monkeypatch):
+    arguments = ["run", "--variants", "sound", "--seq-len", "1,2,3,4,5", "--threads", "1"]
+    said = interrupted(*arguments, folder=tmp_path, when="1/5 sound")
+    (file,) = (tmp_path / "results/runs").glob("*.jsonl")
+    command = said.partition("go on with: python -m bench ")[2]
+    assert f"everything measured so far is in {file.relative_to(tmp_path)}; " in said
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    assert fake_bench(*shlex.split(command)).code == 0
+    assert lengths_of(file) == [1, 2, 3, 4, 5]
+
+
+def test_interrupting_what_writes_nothing_names_nothing(tmp_path):
+    arguments = ["verify", "--variants", "sound", "--seq-len", "1,2,3,4,5", "--threads", "1"]
+    assert interrupted(*arguments, folder=tmp_path, when="1/5 sound") == "error: interrupted"
 
 
 # --- the disk, and others ---------------------------------------------------------------------------------------
