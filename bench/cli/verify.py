@@ -51,7 +51,8 @@ def command(*, as_json: bool, **chosen: Any) -> int:
     if not suite.sweeps:
         raise WrongUsageError("verify checks bare attentions, and this suite has trials alone; make them with run")
     with _interruption.terminated_like_interrupted():
-        with Scout(engine=supervisor.ENGINE, threads=suite.threads) as scout:
+        scouting = Scout(engine=supervisor.ENGINE, threads=suite.threads, timeout_seconds=suite.timeout)
+        with scouting as scout:
             blueprint = draw_up(scout, suite, variant_files=chosen["variant_files"], shard=chosen["shard"])
         found = _verify(blueprint, chosen["memory_limit"])
     if as_json:

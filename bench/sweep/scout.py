@@ -16,9 +16,20 @@ _Reply = TypeVar("_Reply", bound=messages.Reply)
 
 
 class Scout:
-    """A context manager. One worker answers all questions, and is replaced where a variant takes it down."""
+    """A context manager. One worker answers all questions, and is replaced where a variant takes it down.
 
-    def __init__(self, *, engine: str = ENGINE, threads: int | None = None, home: Home = HERE) -> None:
+    ``timeout_seconds``: what a variant file may take to be loaded, and to say what it thinks of a case; 300 at most.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: str = ENGINE,
+        threads: int | None = None,
+        home: Home = HERE,
+        timeout_seconds: float = _ANSWER_SECONDS,
+    ) -> None:
+        self._of_files_seconds = min(timeout_seconds, _ANSWER_SECONDS)
         self._engine = engine
         self._home = home
         self._threads = threads
@@ -40,7 +51,8 @@ class Scout:
             WrongUsageError: a file gives no variant, or takes the process down; there is no such device.
 
         """
-        return _expect(messages.Catalogued, self._ask(messages.Catalogue(files=list(files), device=device)))
+        request = messages.Catalogue(files=list(files), device=device)
+        return _expect(messages.Catalogued, self._ask(request, loads=len(files)))
 
     def resolve(self, variant: str, file: str | None, given: dict[str, Any]) -> dict[str, Any]:
         """All parameters of a variant.
@@ -51,7 +63,8 @@ class Scout:
         """
         key = f"{variant} {given!r}"
         if key not in self._resolved:
-            reply = self._ask(messages.Resolve(variant=variant, file=file, given=given))
+            request = messages.Resolve(variant=variant, file=file, given=given)
+            reply = self._ask(request, loads=int(file is not None))
             self._resolved[key] = _expect(messages.Resolved, reply).parameters
         return self._resolved[key]
 
@@ -62,7 +75,8 @@ class Scout:
             own = [case for case in cases if case.variant == variant]
             request = messages.Survey(cases=own, file=files.get(variant))
             try:
-                prospects = _expect(messages.Surveyed, self._asked(request)).prospects
+                loads = 0 if request.file is None else 1 + len(own)  # it is loaded, and asked of every case
+                prospects = _expect(messages.Surveyed, self._asked(request, loads)).prospects
             except (LostError, WrongUsageError):
                 continue
             found |= {case.key(): prospect for case, prospect in zip(own, prospects, strict=True)}
@@ -74,17 +88,22 @@ class Scout:
             messages.Probed, self._ask(messages.Probe(device=device, dtypes=list(dtypes), settings=settings))
         )
 
-    def _ask(self, request: messages.Request) -> messages.AnyReply:
+    def _ask(self, request: messages.Request, *, loads: int = 0) -> messages.AnyReply:
         try:
-            return self._asked(request)
+            return self._asked(request, loads)
         except LostError as lost:
             raise WrongUsageError(f"{lost}; mend or leave out what it was doing") from lost
 
-    def _asked(self, request: messages.Request) -> messages.AnyReply:
-        if self._worker is None:
-            self._worker = Supervised(engine=self._engine, threads=self._threads, home=self._home).__enter__()
+    def _asked(self, request: messages.Request, loads: int) -> messages.AnyReply:
+        """The reply; ``loads``: how many times as long as a variant file may take it may; 0 if it is about none."""
         try:
-            return self._worker.ask(request, timeout_seconds=_ANSWER_SECONDS)
+            if self._worker is None:
+                self._worker = Supervised(engine=self._engine, threads=self._threads, home=self._home).__enter__()
+                if loads:  # what is our own takes its time apart: the start, and the import of what is built in
+                    ready = messages.Catalogue(files=[], device="cpu")
+                    self._worker.ask(ready, timeout_seconds=_ANSWER_SECONDS)
+            seconds = min(loads * self._of_files_seconds, _ANSWER_SECONDS) if loads else _ANSWER_SECONDS
+            return self._worker.ask(request, timeout_seconds=seconds)
         except LostError:
             self._worker = None
             raise

@@ -122,6 +122,11 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     trials: tuple[Trial, ...] = ()
     insisted: tuple[str, ...] | None = None
 
+    @property
+    def attempt_timeout(self) -> float:
+        """What a case may take, or a trial where there are trials alone; and so what a variant file may."""
+        return self.timeout if self.sweeps else self.trial_timeout
+
 
 # --- from a file ----------------------------------------------------------------------------------------------
 

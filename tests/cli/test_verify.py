@@ -24,6 +24,16 @@ def test_right_variants_pass_with_their_errors(attnbench):
     assert "unsupported:" in rows[3]
 
 
+def test_a_file_that_never_comes_to_its_end_costs_the_time_of_a_case(fake_bench, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(FAULTS.parents[2]))
+    monkeypatch.setattr("bench.sweep.scout._ANSWER_SECONDS", 30.0)
+    ended = fake_bench("verify", "--variant-file", FAULTS / "loops_on_import.py", "--variants", "x*", "--timeout", "1")
+    assert ended.code == 2
+    assert "not done after 1 s, loading the variant file" in ended.err
+    assert "loops_on_import.py" in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
 def test_a_wrong_variant_is_exit_1(attnbench, tmp_path):
     (tmp_path / "unscaled.py").write_text(
         "from dataclasses import replace\n"

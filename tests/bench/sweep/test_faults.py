@@ -51,6 +51,7 @@ ELSEWHERE = {
     "broken_import": "exit code 2",
     "no_variant": "exit code 2",
     "dies_on_import": "exit code 2",
+    "loops_on_import": "exit code 2",
     "falls_back": "fell_back",
 }
 
