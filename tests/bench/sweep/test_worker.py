@@ -79,6 +79,67 @@ def test_a_variant_without_parameters_says_so():
 # --- requests -------------------------------------------------------------------------------------------------
 
 
+def written(folder, **fields):
+    """A variant file that is sound but for ``fields``, each as it is written in Python."""
+    changed = ", ".join(f"{name}={text}" for name, text in fields.items())
+    file = folder / "mine.py"
+    file.write_text(
+        "from dataclasses import dataclass, replace\n"
+        "from variants._contract import Complexity, Paper\n"
+        "from variants.naive_sdpa import VARIANT as RIGHT\n"
+        "@dataclass\nclass Open:\n    rank: int\n"
+        f"VARIANT = replace(RIGHT, {changed})\n",
+        encoding="utf-8",
+    )
+    return file
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "expected"),
+    [
+        ("family", "3", "expected family to be text, got 3"),
+        ("exact", "'no'", "expected exact to be True or False, got 'no'"),
+        ("summary", "None", "expected summary to be text"),
+        ("paper", "Paper('it', '2020')", "expected paper to be a Paper of text, a whole number"),
+        ("parameters", "Open", "expected parameters to be a dataclass with a default for every field"),
+        ("parameters", "dict", "expected parameters to be a dataclass"),
+        ("flops", "7", "expected flops to be a function, got 7"),
+        ("complexity", "Complexity('2', 1)", "expected complexity to be a Complexity of two numbers"),
+        ("complexity", "2", "expected complexity to be"),
+        ("claims", "('fast',)", "expected claims to be a tuple of Claim"),
+        ("traps", "'mind the gap'", "expected traps to be a tuple of texts"),
+        ("uses", "{'keys'}", "expected uses to be a set of query, key, value"),
+        ("route", "3", "expected route to be a function or None"),
+        ("causal_leak", "[]", "expected causal_leak to be one of none, routing, got []"),
+        ("kernels", "{'cpu': 'mm'}", "expected kernels to be a mapping from device types to Kernels"),
+        ("stochastic", "1", "expected stochastic to be True or False"),
+        ("package", "3", "expected package to be text or None"),
+    ],
+)
+def test_a_field_of_a_wrong_type_is_named_with_its_file(worker, tmp_path, field, text, expected):
+    refused = worker.answer(
+        messages.Catalogue(files=[str(written(tmp_path, name="'mine'", **{field: text}))], device="cpu")
+    )
+    assert isinstance(refused, messages.Refused)
+    assert "mine.py: variant 'mine': " in refused.message
+    assert expected in refused.message
+
+
+@pytest.mark.parametrize("name", ["bad name", "a,b", "x\ny", "", "a*", "x\n", 3])
+def test_a_name_that_cannot_be_chosen_or_printed_is_refused(worker, tmp_path, name):
+    refused = worker.answer(messages.Catalogue(files=[str(written(tmp_path, name=repr(name)))], device="cpu"))
+    assert isinstance(refused, messages.Refused)
+    expected = f"mine.py: expected a name of letters, digits, '_', '-' and '.', got {name!r}; rename the variant"
+    assert refused.message.endswith(expected)
+
+
+def test_names_may_have_letters_of_every_language(worker, tmp_path):
+    catalogued = worker.answer(
+        messages.Catalogue(files=[str(written(tmp_path, name="'αttention-2.b_1'"))], device="cpu")
+    )
+    assert catalogued.entries[-1].name == "αttention-2.b_1"
+
+
 def test_the_catalogue_holds_every_variant_and_those_of_files(worker, said):
     catalogued = worker.answer(messages.Catalogue(files=[str(FAULTS / "prints.py")], device="auto"))
     entries = {one.name: one for one in catalogued.entries}
