@@ -103,7 +103,8 @@ def carry_out(
     from bench.sweep.scout import Scout
 
     memory_bytes = _selection.memory_bytes(memory_limit)
-    with _interruption.terminated_like_interrupted(), Scout(engine=supervisor.ENGINE, threads=suite.threads) as scout:
+    scouting = Scout(engine=supervisor.ENGINE, threads=suite.threads, timeout_seconds=suite.attempt_timeout)
+    with _interruption.terminated_like_interrupted(), scouting as scout:
         blueprint = draw_up(scout, suite, variant_files=variant_files, shard=shard)
         if files.is_dry:
             from bench.cli import _dry_run

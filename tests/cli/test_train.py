@@ -66,6 +66,14 @@ def test_what_would_not_be_heeded_is_refused(options, message, capsys):
     assert told.count("\n") == 1
 
 
+def test_a_file_that_never_comes_to_its_end_costs_the_time_of_a_trial(monkeypatch, capsys):
+    monkeypatch.setattr(supervisor, "ENGINE", "tests.fixtures.fake_engine")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    file = ROOT / "tests/fixtures/faults/loops_on_import.py"
+    assert call("--task", "copy", "--variants", "x", "--variant-file", file, "--timeout", 1) == 2
+    assert "not done after 1 s, loading the variant file" in capsys.readouterr().err
+
+
 def test_a_training_that_is_killed_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     """The whole command by SIGKILL, in the middle of a training, in real workers."""
     engine = "tests.fixtures.hasty_engine"
