@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 MIB = 1024**2
 _SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BRACKET_ABOVE = 0.2
+_NEARLY_ONE = 0.99
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -101,6 +102,11 @@ def exponent(estimate: Estimate) -> str:
 def error(value: float) -> str:
     """2.1e-07 where it is rounding, 0.74 where it is an approximation."""
     return number(value, 2) if value == 0 or value >= 0.001 else f"{value:.1e}"  # noqa: PLR2004  # a promille
+
+
+def cosine(value: float) -> str:
+    """0.73, and with the digits that tell it from one where it is nearly that: 0.9953."""
+    return f"{value:.2f}" if value < _NEARLY_ONE else f"{value:.4f}"
 
 
 def listed(names: Sequence[str], conjunction: str = "and") -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from scipy import special
 
+from bench import wording
 from bench.fidelity.trial import DROP_IN, Replaced, Trained, TrialCase, TrialRecord
 
 CHANCE = "chance"
@@ -148,8 +149,8 @@ def _drop_in(records: Sequence[TrialRecord]) -> Table:
 def _replaced(ends: Sequence[Replaced]) -> list[str]:
     ranks = [end.rank_correlation for end in ends if end.rank_correlation is not None]
     return [
-        f"{statistics.mean(end.cosine for end in ends):.3f}",
-        f"{min(end.least_cosine for end in ends):.3f}",
+        wording.cosine(statistics.mean(end.cosine for end in ends)),
+        wording.cosine(min(end.least_cosine for end in ends)),
         f"{statistics.mean(end.neighbours_kept for end in ends):.2f}",
         f"{statistics.mean(ranks):.2f}" if ranks else "—",
         interval([score for end in ends for score in end.accuracy]),

@@ -194,9 +194,8 @@ def headline(trials: Sequence[TrialRecord]) -> str:
         if found:
             cosine, variant = max(found)
             length = group[0].case.workload.query_length
-            return (
-                f"dropped into an encoder at {length} tokens, {markdown.code(variant)} keeps most: cosine {cosine:.3f}"
-            )
+            keeps = f"{markdown.code(variant)} keeps most: cosine {wording.cosine(cosine)}"
+            return f"dropped into an encoder at {length} tokens, {keeps}"
     return ""
 
 

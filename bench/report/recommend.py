@@ -62,7 +62,7 @@ class Candidate:
             if self.cosine is None:
                 found.append("fidelity not measured")
             elif self.cosine < need.least_cosine:
-                found.append(f"fidelity {_few(self.cosine)} is below {need.least_cosine:g}")
+                found.append(f"fidelity {_below(self.cosine, need.least_cosine)} is below {need.least_cosine:g}")
         if need.most_error is not None:
             if self.relative_error is None:
                 found.append("error not measured")
@@ -233,13 +233,14 @@ def _ratio(slow: Candidate, fast: Candidate) -> Estimate:
     return stats.ratio_of_estimates(slow.seconds, fast.seconds)
 
 
+def _below(cosine: float, least: float) -> str:
+    """A cosine, with every digit where rounded it would not look smaller than the least."""
+    told = wording.cosine(cosine)
+    return told if float(told) < least else str(cosine)
+
+
 def _size(size_bytes: float) -> str:
     return f"{wording.mebibytes(size_bytes)} MiB"
-
-
-def _few(value: float) -> str:
-    """Two digits, or as many as tell it from one."""
-    return wording.number(value, 2) if value < 0.95 else f"{value:.4f}"  # noqa: PLR2004  # near one, digits tell
 
 
 # --- told ---------------------------------------------------------------------------------------------------
@@ -250,7 +251,9 @@ def evidence(candidate: Candidate) -> str:
     told = [wording.time(candidate.seconds)]
     told.append("memory not measured" if candidate.peak_bytes is None else _size(candidate.peak_bytes))
     if not candidate.contender.exact:
-        told.append("fidelity not measured" if candidate.cosine is None else f"fidelity {_few(candidate.cosine)}")
+        told.append(
+            "fidelity not measured" if candidate.cosine is None else f"fidelity {wording.cosine(candidate.cosine)}"
+        )
         if candidate.relative_error is not None:
             told.append(f"error {wording.error(candidate.relative_error)}")
     if candidate.between is not None:

@@ -11,7 +11,6 @@ from bench.report import front, markdown, sections
 from bench.stats import Estimate
 
 _NOTHING = "–"
-_NEARLY_ALL = 0.99  # from here on another digit tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +87,8 @@ def table(found: Sequence[Saving], fractions: Mapping[Cell, float]) -> str:
 
 
 def kept(cosine: float | None) -> str:
-    """A cosine, with a digit more where it is nearly one."""
-    if cosine is None:
-        return _NOTHING
-    return f"{cosine:.2f}" if cosine < _NEARLY_ALL else f"{cosine:.4f}"
+    """A cosine, where there is one."""
+    return _NOTHING if cosine is None else wording.cosine(cosine)
 
 
 def share(fraction: float | None) -> str:

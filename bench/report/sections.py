@@ -188,7 +188,7 @@ def fidelities(cells: Iterable[Cell], fractions: Mapping[Cell, float] | None = N
     def written(cell: Cell) -> str | None:
         if cell.relative_error is None:
             return None
-        cosine = "" if cell.cosine is None else f", cos {wording.number(cell.cosine, 2)}"
+        cosine = "" if cell.cosine is None else f", cos {wording.cosine(cell.cosine)}"
         way = f", {known[cell]:.2f}" if cell in known else ""
         return wording.error(cell.relative_error) + cosine + way
 

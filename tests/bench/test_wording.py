@@ -21,6 +21,13 @@ def test_durations(seconds, written):
     assert wording.duration(seconds) == written
 
 
+@pytest.mark.parametrize(
+    ("cosine", "written"), [(0.9953, "0.9953"), (0.99996, "1.0000"), (0.731, "0.73"), (0.989, "0.99"), (-0.2, "-0.20")]
+)
+def test_cosines(cosine, written):
+    assert wording.cosine(cosine) == written
+
+
 @given(st.floats(1e-10, 1e5))
 def test_a_duration_is_right_to_three_digits(seconds):
     value, unit = wording.duration(seconds).split()

@@ -91,7 +91,7 @@ def test_a_report_of_trials_alone(tmp_path, unpainted):
     assert "| device | Example CPU |" in text
     assert "python -m bench train" in text
     card = msgspec.json.decode((tmp_path / "report.json").read_bytes(), type=index.Card)
-    assert card.headlines == ["dropped into an encoder at 128 tokens, `bigbird` keeps most: cosine 0.800"]
+    assert card.headlines == ["dropped into an encoder at 128 tokens, `bigbird` keeps most: cosine 0.80"]
     assert card.thumbnail == "sentence"
 
 

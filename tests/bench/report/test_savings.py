@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from bench import cells
-from bench.report import front, savings
+from bench.report import front, savings, sections
 from tests.bench import runs
 
 
@@ -28,6 +28,12 @@ def test_time_is_over_the_fastest_and_memory_over_the_leanest_exact_one():
     table = savings.table([one], {one.cell: 0.25})
     assert table.splitlines()[-1] == "| ≈ `linformer` | 5.0× [5.0, 5.0] | 2.0× | 0.95 | 0.30 | 0.25 |  |"
     assert savings.title([one]) == "What each approximation saves and keeps: full, fwd, N = 1k"
+
+
+def test_a_cosine_that_is_nearly_one_is_the_same_in_every_table():
+    (one,) = found(*EXACT, timed("linformer", 2, error=0.1))
+    assert " 0.9950 " in savings.table([one], {})
+    assert "cos 0.9950 " in sections.fidelities([one.cell])
 
 
 def test_what_something_beats_says_by_whom_and_comes_after_what_nothing_beats():
