@@ -12,7 +12,7 @@ import click
 
 from bench import __version__
 from bench.cli import _audience
-from bench.errors import BenchError
+from bench.errors import BenchError, WrongUsageError
 
 INTERRUPTED = 130
 
@@ -72,6 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _code_of(arguments: list[str]) -> int:
     """The exit code of a command line, which is carried out."""
     try:
+        _refuse_empty(arguments)
         code = cli.main(arguments, prog_name="attnbench", standalone_mode=False, obj=arguments)
     except click.exceptions.NoArgsIsHelpError as help_wanted:
         click.echo(help_wanted.format_message())
@@ -84,6 +85,19 @@ def _code_of(arguments: list[str]) -> int:
         left = str(interruption.__cause__ or interruption)
         return _complain(f"interrupted; {left}" if left else "interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
+
+
+def _refuse_empty(arguments: list[str]) -> None:
+    """An empty text is most likely a shell variable that is not set, and not the wish to measure everything."""
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        option, equals, value = argument.partition("=")
+        if not argument.strip():
+            what = f"{before}: " if before.startswith("-") and "=" not in before else ""
+        elif option.startswith("--") and equals and not value.strip():
+            what = f"{option}: "
+        else:
+            continue
+        raise WrongUsageError(f"{what}expected a value, got an empty text; is a shell variable not set?")
 
 
 def _complain(message: str, code: int) -> int:

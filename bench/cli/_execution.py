@@ -68,7 +68,7 @@ def files_of(chosen: Mapping[str, Any]) -> Files:
 
     """
     out: Path | None = chosen["out"]
-    retry = _selection.values(chosen["retry"])
+    retry = _selection.values_of("retry", chosen)
     for status in retry:
         if status not in RETRIABLE:
             raise unknown("--retry: status", status, RETRIABLE)
@@ -77,6 +77,8 @@ def files_of(chosen: Mapping[str, Any]) -> Files:
     if retry and not chosen["resume"]:
         raise WrongUsageError("--retry repeats what an earlier run has: give --resume and --out too")
     if out is not None and out.exists() and not chosen["resume"] and not chosen["dry_run"]:
+    if out is not None and out.is_dir():
+        raise WrongUsageError(f"--out: expected a file such as run.jsonl, but {out} is a folder: name a file in it")
         raise WrongUsageError(
             f"expected a new file, but {out} exists: continue it with --resume, or give another --out"
         )

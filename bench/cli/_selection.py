@@ -71,7 +71,7 @@ def suite_of(chosen: Mapping[str, Any]) -> Suite:
         WrongUsageError: nothing is chosen, or something unusable.
 
     """
-    axes = {name.replace("-", "_"): values(chosen[name.replace("-", "_")]) for name, *_ in _AXES}
+    axes = {name: values_of(name, chosen) for name in AXES}
     given: dict[str, Any] = {name: values for name, values in axes.items() if values}
     if chosen["text"] is not None:
         given["inputs"] = _reading(given.get("inputs", []), chosen["text"])
@@ -118,6 +118,21 @@ _SCALES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 def values(texts: Sequence[str]) -> list[str]:
     """What several options hold, joined by commas."""
     return [value.strip() for text in texts for value in text.split(",") if value.strip()]
+
+
+def values_of(name: str, chosen: Mapping[str, Any]) -> list[str]:
+    """The same of one option, by its name in ``chosen``; each time that it is given it has to hold one.
+
+    Raises:
+        WrongUsageError: only commas.
+
+    """
+    for text in chosen[name]:
+        if not values([text]):
+            raise WrongUsageError(
+                f"--{name.replace('_', '-')}: expected a value, or several joined by commas, got {text!r}"
+            )
+    return values(chosen[name])
 
 
 def parameters(texts: Sequence[str]) -> dict[str, dict[str, list[str]]]:

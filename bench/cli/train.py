@@ -71,7 +71,7 @@ def _suite_of(chosen: dict[str, Any]) -> Suite:
     """
     from bench.sweep import suite
 
-    table: dict[str, Any] = {name: _selection.values(chosen[name]) for name in _KEYS if chosen[name]}
+    table: dict[str, Any] = {name: _selection.values_of(name, chosen) for name in _KEYS if chosen[name]}
     table |= {name: chosen[name] for name in _OF_SOME_TASKS if chosen[name] is not None}
     table["seed"] = list(range(chosen["seeds"]))
     if chosen["param"]:

@@ -107,6 +107,8 @@ def test_nothing_measured_is_exit_3(fake_bench, file):
     ended = fake_bench("run", "--variants", "picky", "--mask", "causal", "--out", file)
     assert ended.code == 3
     assert "nothing was measured" in ended.err
+    assert "1 of 1 cases are unsupported: " in ended.err
+    assert store.read(file).records[0].outcome.reasons[0] in ended.err
     assert [one.status for one in store.read(file).records] == ["unsupported"]
 
 
@@ -184,6 +186,15 @@ def test_a_variant_that_dies_when_asked_costs_its_own_case_only(fake_bench, file
         (["--variants", "sound", "--resume"], "--resume: expected the file"),
         (["--suite", "qick"], "suite 'qick' is unknown"),
         (["--suite", "no/such.toml"], "cannot read no/such.toml"),
+        (["--variants", ""], "--variants: expected a value, got an empty text; is a shell variable not set?"),
+        (["--variants", "sound", "--mask="], "--mask: expected a value, got an empty text"),
+        (["--variants", "sound", "--out", " "], "--out: expected a value, got an empty text"),
+        (["--variants", "sound", ""], "error: expected a value, got an empty text"),
+        (["--variants", ","], "--variants: expected a value, or several joined by commas, got ','"),
+        (["--variants", "sound", "--mask", "full", "--mask", " , "], "--mask: expected a value, or several joined"),
+        (["--variants", "sound", "--resume", "--out", "x.jsonl", "--retry", ","], "--retry: expected a value, or"),
+        (["--variants", "sound", "--out", FAULTS], "is a folder: name a file in it"),
+        (["--variants", "sound", "--out", FAULTS, "--resume"], "is a folder: name a file in it"),
         ([], "expected what to measure"),
         (["--variant-file", FAULTS / "broken_import.py"], "No module named 'a_package_that_nobody_has'"),
         (["--variant-file", FAULTS / "no_variant.py"], "has no VARIANT"),

@@ -51,6 +51,7 @@ def test_trials_are_recorded_and_taken_up_again(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--task", "copy", "--seq-len", ","), "--seq-len: expected a value, or several joined by commas, got ','"),
         (("--task", "drop_in", "--steps", 777), "--steps: expected a task that takes it (recall, copy,"),
         (("--task", "drop_in", "--mask", "full"), "--mask: expected a task that takes it"),
         (("--task", "copy", "--pairs", 7), "--pairs: expected a task that takes it (recall), got copy; leave it out"),
