@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ MIB = 1024**2
 _SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BRACKET_ABOVE = 0.2
 _NEARLY_ONE = 0.99
+_MOST_REASONS = 3
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -119,6 +121,14 @@ def counted(count: int, noun: str) -> str:
     """1 line, 2 lines; processes."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{count:,} {noun if count == 1 else plural}"
+
+
+def reasons(given: Iterable[str]) -> str:
+    """The different ones, the most frequent first: three of them, and how many more there are."""
+    different = [reason for reason, _ in Counter(given).most_common()]
+    more = len(different) - _MOST_REASONS
+    others = [f"and {more} more, as the records say"] if more > 0 else []
+    return "; ".join([*different[:_MOST_REASONS], *others])
 
 
 def slug(words: str) -> str:

@@ -84,7 +84,11 @@ def show_trials(records: Sequence[TrialRecord]) -> list[str | None]:
         table = comparison.table(group)
         click.echo(f"\n{table.title}")
         _tables.show(table.columns, table.rows, right=table.columns[1:])
-        refusal = table.refusal
+        refusal, against = table.refusal, comparison.unsupported(group)
+        if against is not None and all(record.status == "unsupported" for record in group):
+            refusal = f"{group[0].case.title}: {against}"
+        elif against is not None:
+            click.echo(f"{group[0].case.title}: {against}", err=True)
         if refusal is None and not any(record.status in ("trained", "replaced") for record in group):
             reasons = ", ".join(sorted({record.status.replace("_", " ") for record in group}))
             refusal = f"{group[0].case.title}: nothing but {reasons}, as the file says with the reasons"

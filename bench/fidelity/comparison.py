@@ -10,6 +10,7 @@ from scipy import special
 
 from bench import wording
 from bench.fidelity.trial import DROP_IN, Replaced, Trained, TrialCase, TrialRecord
+from bench.record import Unsupported
 
 CHANCE = "chance"
 
@@ -54,6 +55,15 @@ def by_variant(records: Sequence[TrialRecord]) -> dict[str, list[TrialRecord]]:
     return found
 
 
+def unsupported(records: Sequence[TrialRecord]) -> str | None:
+    """How many of some trials cannot be made, and why; None if all can."""
+    against = [record.outcome for record in records if isinstance(record.outcome, Unsupported)]
+    if not against:
+        return None
+    reasons = wording.reasons(reason for outcome in against for reason in outcome.reasons)
+    return f"{len(against)} of {len(records)} trials are unsupported: {reasons}"
+
+
 def _preliminary(records: Sequence[TrialRecord]) -> str:
     return "; one seed: preliminary" if len({record.case.workload.seed for record in records}) == 1 else ""
 
@@ -63,8 +73,10 @@ def _preliminary(records: Sequence[TrialRecord]) -> str:
 
 def refusal(records: Sequence[TrialRecord]) -> str | None:
     """Why the variants of one task cannot be compared: exact attention did not solve it on every seed."""
-    exact = [record for record in records if record.about.exact]
     task = records[0].case.task
+    if all(isinstance(record.outcome, Unsupported) for record in records):
+        return f"{task}: {unsupported(records)}"
+    exact = [record for record in records if record.about.exact]
     if not exact:
         return f"{task}: no exact attention among the variants, so nothing says that the task can be solved; add one"
     for name, found in by_variant(exact).items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from bench.errors import BenchError
 from bench.record import Failed, Outcome, OutOfMemory, Stage
 
 _LONGEST_MESSAGE = 400
@@ -22,8 +23,9 @@ class Rejection(Exception):  # noqa: N818  # a verdict that ends the measuring o
 
 
 def explain(error: BaseException, stage: Stage) -> Outcome:
-    """What an exception of the variant's makes of its case: out of memory, or failed with its type and message."""
-    message = f"{type(error).__name__}: {_text(error)}".removesuffix(": ")
+    """What an exception makes of its case: out of memory, or failed with its type and message; ours speak alone."""
+    own = isinstance(error, BenchError)
+    message = _text(error) if own else f"{type(error).__name__}: {_text(error)}".removesuffix(": ")
     if is_out_of_memory(error):
         return OutOfMemory(stage=stage, message=tidy(message))
     return Failed(stage=stage, message=tidy(message))

@@ -100,6 +100,12 @@ def shown(source):
     return "".join(token.content for token in tokens if token.type != "text_special" or token.content)
 
 
+def test_reasons_are_few_and_different():
+    assert wording.reasons(["a"]) == "a"
+    assert wording.reasons(["a", "b", "b", "c", "a", "b"]) == "b; a; c"
+    assert wording.reasons("abcde") == "a; b; c; and 2 more, as the records say"
+
+
 WORDS = st.text(st.sampled_from("ab_*`<>[]()|\\$~&#! é注"), min_size=1).map(lambda text: f"x{text}x")
 
 

@@ -7,7 +7,7 @@ from bench import store
 from bench.errors import NotComparableError
 from bench.fidelity import comparison, trial
 from bench.fidelity.trial import Trained, TrialCase, TrialRecord
-from bench.record import Failed
+from bench.record import Failed, Unsupported
 from tests.bench.runs import CPU, EXACT, GPU, SETTINGS, SOURCE, approximate
 from tests.bench.runs import record as operator
 from variants._contract import Workload
@@ -69,6 +69,16 @@ def test_nothing_is_ranked_where_it_does_not():
     assert "does not reach 90% on seed 0" in failed.refusal
     assert failed.rows[0][-1] == "failed"
     assert "no exact attention" in comparison.refusal([record("low", trained(1.0))])
+
+
+def test_what_cannot_be_made_is_told_in_place_of_what_was_not_reached():
+    none = [record("low", Unsupported(reasons=["too short"])), record("exact", Unsupported(reasons=["too short"]))]
+    assert comparison.refusal(none) == "recall: 2 of 2 trials are unsupported: too short"
+    assert comparison.refusal(none[:1]) == "recall: 1 of 1 trials are unsupported: too short"
+    some = [none[0], record("exact", trained(1.0))]
+    assert comparison.refusal(some) is None
+    assert comparison.unsupported(some) == "1 of 2 trials are unsupported: too short"
+    assert comparison.unsupported(some[1:]) is None
 
 
 def test_an_interval_is_students():

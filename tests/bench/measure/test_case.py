@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import bench.measure.subject
+from bench.errors import WrongUsageError
 from bench.measure import room
 from bench.measure.case import check, measure, time_in_turns
 from bench.measure.torch_state import TorchState
@@ -542,6 +543,8 @@ def test_a_message_is_one_short_line_without_folders():
     assert "rate 3/4" in line
     assert len(line) == 400
     assert explain(ValueError(), "check") == Failed(stage="check", message="ValueError")
+    ours = WrongUsageError("expected finite numbers")
+    assert explain(ours, "inputs") == Failed(stage="inputs", message="expected finite numbers")
 
 
 def test_no_number_that_is_not_finite_enters_a_record():
