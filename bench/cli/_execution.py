@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
+from bench import wording
 from bench.cli import _interruption, _selection
 from bench.errors import NotComparableError, WrongUsageError, unknown
 from bench.record import Status
@@ -76,9 +77,9 @@ def files_of(chosen: Mapping[str, Any]) -> Files:
         raise WrongUsageError("--resume: expected the file to go on with, give it as --out FILE.jsonl")
     if retry and not chosen["resume"]:
         raise WrongUsageError("--retry repeats what an earlier run has: give --resume and --out too")
-    if out is not None and out.exists() and not chosen["resume"] and not chosen["dry_run"]:
     if out is not None and out.is_dir():
         raise WrongUsageError(f"--out: expected a file such as run.jsonl, but {out} is a folder: name a file in it")
+    if out is not None and out.exists() and not chosen["resume"] and not chosen["dry_run"]:
         raise WrongUsageError(
             f"expected a new file, but {out} exists: continue it with --resume, or give another --out"
         )
@@ -151,11 +152,11 @@ def _carry_out(blueprint: Blueprint, scout: Scout, files: Files, memory_bytes: i
     return _Made(out, cells, tries, spent, time.monotonic() - started)
 
 
-def _tell(blueprint: Blueprint, made: _Made, pytest_json: Path | None) -> None:
 def _checkpoints(out: Path) -> Path:
     return out.with_name(f".{out.name}.checkpoints")
 
 
+def _tell(blueprint: Blueprint, made: _Made, pytest_json: Path | None) -> None:
     from bench import store
     from bench.cli import _summary
     from bench.fidelity import trial
@@ -195,11 +196,12 @@ def _make(work: _Work, cells: list[Cell], tries: list[TrialCase]) -> Spent:
     from bench.sweep.progress import Reporter
 
     blueprint, this, appender = work.blueprint, work.session, work.appender
-    unsupported = [(cell, reasons) for cell in cells if (reasons := blueprint.unsupported(cell.case)) is not None]
-    appender.append(*(this.record(cell, reasons) for cell, reasons in unsupported))
+    unsupported = [(cell, outcome) for cell in cells if (outcome := blueprint.unsupported(cell.case)) is not None]
+    appender.append(*(this.record(cell, outcome) for cell, outcome in unsupported))
     able = [cell for cell in cells if blueprint.unsupported(cell.case) is None]
     if unsupported:
-        click.echo(f"{len(unsupported)} of {len(cells)} cases are unsupported, as their records say", err=True)
+        told = wording.reasons(reason for _, outcome in unsupported for reason in outcome.reasons)
+        click.echo(f"{len(unsupported)} of {len(cells)} cases are unsupported: {told}", err=True)
     seconds = {key: guess.case_seconds for key, guess in estimate.guesses(blueprint, this.host.ceilings).items()}
     seconds |= {case.key(): trials.expected_seconds(case) for case in tries}
     every = [*able, *(Cell(case, 0) for case in tries)]
