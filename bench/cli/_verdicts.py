@@ -22,6 +22,22 @@ GITLAB_REPORT = "gl-code-quality-report.json"
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
+def _in_a_folder(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """A file that is written at the end has its folder at the beginning: nobody waits for a slip to be told."""
+    del context
+    if path is not None and not path.parent.is_dir():
+        name = parameter.opts[0]
+        raise WrongUsageError(
+            f"{name}: expected a file in a folder, but {path.parent} is none; make it, or give another"
+        )
+    return path
+
+
+def output(option: str, text: str) -> Callable[[_Command], _Command]:
+    """An option with a file to write."""
+    return click.option(option, type=_FILE, metavar="FILE", callback=_in_a_folder, help=text)
+
+
 def outputs(command: _Command) -> _Command:
     """The options ``policy`` and those of every output."""
     for option in reversed(
@@ -31,9 +47,9 @@ def outputs(command: _Command) -> _Command:
             ),
             click.option("--all", "everything", is_flag=True, help="Show the cells that are the same, too."),
             click.option("--json", "as_json", is_flag=True, help="JSON on stdout instead of the table."),
-            click.option("--markdown", type=_FILE, metavar="FILE", help="Write a comment for a pull request."),
-            click.option("--junit", type=_FILE, metavar="FILE", help="Write JUnit XML."),
-            click.option("--code-quality", type=_FILE, metavar="FILE", help="Write a report as GitLab shows them."),
+            output("--markdown", "Write a comment for a pull request."),
+            output("--junit", "Write JUnit XML."),
+            output("--code-quality", "Write a report as GitLab shows them."),
         ]
     ):
         command = option(command)
@@ -81,14 +97,13 @@ def show(judgement: Judgement, chosen: dict[str, Any], *, gates: bool = True) ->
 
 
 def write(path: Path, text: str) -> None:
-    """A whole file, and its folder where there is none.
+    """A whole file, in a folder that is there.
 
     Raises:
         WrongUsageError: it cannot be written.
 
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise WrongUsageError(f"expected a file that can be written, cannot write {path}: {error.strerror}") from error

@@ -33,7 +33,7 @@ HOUR_SECONDS = 3600.0
 @click.option("--confirming", type=click.IntRange(min=2), help="Fresh pairs for suspects.  [default: as ab at most]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draws.")
 @click.option("--policy", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.toml", help="Margins.")
-@click.option("--markdown", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the tables.")
+@_verdicts.output("--markdown", "Write the tables.")
 def command(**chosen: Any) -> int:
     """Record rounds of identical code and of real slow-downs, and show what the gate makes of them.
 

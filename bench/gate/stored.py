@@ -70,6 +70,7 @@ def compare(
     if paired:  # each revision may have brought its own libraries, which is then what was compared
         allowed = {*allowed, comparable.VERSIONS}
     notes = [
+        *_shared(base.records, head.records),
         *comparable.check_reading(base, names[0], allowed),
         *comparable.check_reading(head, names[1], allowed),
         *comparable.check(base.records, head.records, allowed),
@@ -187,6 +188,17 @@ def _timed(
     return Timed(
         mean=difference(*logs), units=units, margin=max(wanted, own), coarse=centre, noisy=own > policy.coarse_margin
     )
+
+
+def _shared(base: Sequence[Record], head: Sequence[Record]) -> list[str]:
+    """That a run was compared with itself, which says nothing of a change."""
+    before, after = ({record.run_id for record in records} for records in (base, head))
+    both = ", ".join(sorted(before & after))
+    if not both:
+        return []
+    if before == after:
+        return [f"base and head are the same run ({both}): there is no change of code between them"]
+    return [f"base and head have a run in common ({both}): in so far it is compared with itself"]
 
 
 def _single(base: Sequence[Record], head: Sequence[Record], policy: Policy) -> list[str]:

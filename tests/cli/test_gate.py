@@ -180,6 +180,7 @@ def _junit(folder):
 
 
 def test_files(gate, tmp_path):
+    (tmp_path / "out").mkdir()
     ended = gate(run(), worse(), "--markdown", "out/c.md", "--junit", "j.xml", "--code-quality", "q.json")
     assert ended.code == 1
     comment = (tmp_path / "out/c.md").read_text()
@@ -237,6 +238,30 @@ def test_a_file_that_cannot_be_written_is_wrong_usage(gate, tmp_path):
     (tmp_path / "file").touch()
     assert gate(run(), run("head"), "--markdown", "folder").code == 2
     assert gate(run(), run("head"), "--junit", "file/x.xml").code == 2
+
+
+@pytest.mark.parametrize("option", ["--markdown", "--junit", "--code-quality"])
+@pytest.mark.parametrize("command", ["gate", "compare"])
+def test_a_file_in_no_folder_is_wrong_usage_and_no_folder_is_made(gate, tmp_path, command, option):
+    ended = gate(run(), run("head"), option, "deep/er/x.md", command=command)
+    assert ended.code == 2
+    assert ended.out == ""
+    assert ended.err == f"error: {option}: expected a file in a folder, but deep/er is none; make it, or give another\n"
+    assert not (tmp_path / "deep").exists()
+
+
+@pytest.mark.parametrize("command", ["gate", "compare"])
+def test_a_run_against_itself_passes_and_says_so(gate, command):
+    ended = gate(run(), run(), command=command)
+    assert ended.code == 0
+    assert "base and head are the same run (base)" in ended.out
+    assert "the same run" not in gate(run(), run("head"), command=command).out
+
+
+def test_a_run_among_those_that_it_is_held_against_is_named(gate):
+    ended = gate([*run(), *run("head")], run("head"))
+    assert ended.code == 0
+    assert "base and head have a run in common (head)" in ended.out
 
 
 def test_the_table_says_what_failed_first(gate):
