@@ -16,7 +16,7 @@ from matplotlib.path import Path
 from bench import wording
 from bench.report import colours
 from bench.report.canvas import TITLE_INCHES, Picture, picture
-from bench.report.labels import shown
+from bench.report.labels import CHARACTER_INCHES, NAME_POINTS, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SIDE, _GAP, _NAME, _BOTTOM = 1.15, 0.22, 0.24, 0.32
 _COLUMNS, _MOST = 6, 24
-_LONGEST_NAME = 17
+_NAME_POINTS, _NAME_ROOM = 7.5, _SIDE + _GAP - 0.16  # a name may be as wide as its panel and most of the gap
 _LEVELS = 12
 _POINTS_PER_INCH = 72
 
@@ -61,12 +61,16 @@ def _figure(chosen: Sequence[tuple[Cell, Map]]) -> Figure:
         left, top = _GAP + across * (_SIDE + _GAP), total - TITLE_INCHES - down * (_NAME + _SIDE) - _NAME
         axes = figure.add_axes((left / width, (top - _SIDE) / total, _SIDE / width, _SIDE / total))
         name = "exact" if cell.contender.exact else shown(cell.contender.label)
-        short = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
-        axes.set_title(short, fontsize=7.5, pad=3, loc="left")
+        axes.set_title(name, fontsize=_name_points(name), pad=3, loc="left")
         _panel(axes, found)
     words = "queries from above, blocks of keys from the left; the deeper, the more of a query's weight"
     figure.text(_GAP / width, 0.13 / total, words, fontsize=7.5, color=colours.FAINT, va="center")
     return figure
+
+
+def _name_points(name: str) -> float:
+    """The size of a name: smaller for a long one, so that it stays whole."""
+    return min(_NAME_POINTS, NAME_POINTS * _NAME_ROOM / (CHARACTER_INCHES * len(name)))
 
 
 def _panel(axes: Axes, found: Map) -> None:

@@ -56,11 +56,6 @@ class Front:
     best: Sequence[Cell]
     floor: float | None
 
-    @property
-    def named(self) -> Sequence[Cell]:
-        """All but the dearer ones of the exact."""
-        return [cell for cell in self.points if cell in self.best or not cell.contender.exact]
-
 
 def front(cells: Sequence[Cell], cost: Cost = SPEED, *, source: str = "") -> Front | None:
     """Of one workload; None where no approximation has both a cost and a fidelity.
@@ -118,9 +113,9 @@ def draw(fronts: Sequence[Front], cost: str = SPEED.name, *, most: int = _MOST_P
 def _figure(fronts: Sequence[Front]) -> Figure:
     columns = min(_COLUMNS, len(fronts))
     rows = math.ceil(len(fronts) / columns)
-    names = max(len(shown(cell.contender.label)) for found in fronts for cell in found.named) * CHARACTER_INCHES + 0.25
+    names = max(len(shown(cell.contender.label)) for found in fronts for cell in found.points) * CHARACTER_INCHES + 0.25
     column = _LEFT + _AXES + MARGIN_INCHES + names
-    height = max(_LEAST_HEIGHT, (max(len(found.named) for found in fronts) + 1) * LINE_INCHES)
+    height = max(_LEAST_HEIGHT, (max(len(found.points) for found in fronts) + 1) * LINE_INCHES)
     row = _HEAD + height + _BOTTOM
     width, total = columns * column, TITLE_INCHES + rows * row + _FOOT
     figure = Figure(figsize=(width, total))
@@ -167,9 +162,8 @@ def _panel(axes: Axes, found: Front, height: float) -> None:
         look = style(cell.contender)
         at = min(error, _FARTHEST), speed
         axes.plot(*([value] for value in at), **look_of(look), alpha=1.0 if is_best else 0.35, zorder=3)
-        if cell in found.named:
-            x, y = within(axes, *at)
-            ends.append(End(x, y, y, shown(cell.contender.label), look, is_faint=not is_best))
+        x, y = within(axes, *at)
+        ends.append(End(x, y, y, shown(cell.contender.label), look, is_faint=not is_best))
     name_beside(axes, ends, _AXES, height)
 
 

@@ -11,7 +11,8 @@ from matplotlib.ft2font import FT2Font
 
 FONT = "DejaVu Sans"  # comes with matplotlib, so that a picture looks the same everywhere
 LONGEST = 26
-CHARACTER_INCHES, LINE_INCHES = 0.066, 0.165  # what a name takes at 8.5 points
+NAME_POINTS = 8.5
+CHARACTER_INCHES, LINE_INCHES = 0.066, 0.165  # what a name takes at that size
 
 
 def shown(name: str) -> str:

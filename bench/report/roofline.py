@@ -1,9 +1,15 @@
-"""What a contender attains of the machine's ceilings, against how much it computes for each byte that must move."""
+"""What a contender attains of the machine's ceilings, against how much it computes for each byte that must move.
+
+A problem that stays in a cache may be quicker than main memory: beside that roof stands the one of the fastest cache.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import combinations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -21,9 +27,13 @@ from bench.traffic import least_traffic_bytes
 if TYPE_CHECKING:
     from bench.cells import Cell
     from bench.record import Host
+    from variants._contract import Use
 
 _LEFT, _AXES, _BOTTOM, _LEAST_HEIGHT = 1.1, 4.4, 0.55, 2.9
 _BELOW_RIDGE, _ABOVE_RIDGE = 16.0, 8.0
+_MAIN_MEMORY = "copy_bytes_per_second"
+_FASTER = 1.1  # a cache that is no faster than main memory needs no roof of its own
+_INPUTS: tuple[Use, ...] = ("query", "key", "value")
 
 Point = tuple["Cell", float, float]  # issued FLOPs a byte, and a second
 
@@ -31,7 +41,7 @@ Point = tuple["Cell", float, float]  # issued FLOPs a byte, and a second
 def draw(cells: Sequence[Cell], host: Host) -> Picture | None:
     """At the mask, mode and length with the most; None without the machine's ceilings or FLOPs."""
     compute = host.ceilings.get(f"matmul_flops_per_second:{cells[0].ground.dtype}")
-    bandwidth = host.ceilings.get("copy_bytes_per_second")
+    bandwidth = host.ceilings.get(_MAIN_MEMORY)
     mode = "fwd" if any(cell.mode == "fwd" and cell.seconds for cell in cells) else cells[0].mode
     place = busiest(cells, (mode,))
     if not compute or not bandwidth or place is None:
@@ -40,14 +50,47 @@ def draw(cells: Sequence[Cell], host: Host) -> Picture | None:
     for cell in cells:
         issued = cell.worst(attrgetter("issued_flops"))
         if (cell.mask, cell.length, cell.mode) == (*place, mode) and cell.seconds and issued:
-            points.append((cell, issued / least_traffic_bytes(cell.workload), issued / cell.seconds.value))
+            points.append((cell, issued / traffic_bytes(cell, host.ceilings), issued / cell.seconds.value))
     if not points:
         return None
     title = f"Roofline · {shown(place[0])}, {mode}, N = {wording.length(place[1])}"
-    return picture(partial(_figure, points, compute, bandwidth), title)
+    return picture(partial(_figure, points, compute, bandwidth, _cache(host.ceilings)), title)
 
 
-def _figure(points: Sequence[Point], compute: float, bandwidth: float) -> Figure:
+def _cache(ceilings: Mapping[str, float]) -> float | None:
+    """The rate of the fastest copy that fits into a cache, where there is one that beats main memory."""
+    fastest = max((rate for name, rate in ceilings.items() if name.startswith(f"{_MAIN_MEMORY}:")), default=0.0)
+    return fastest if fastest > _FASTER * ceilings[_MAIN_MEMORY] else None
+
+
+def traffic_bytes(cell: Cell, ceilings: Mapping[str, float]) -> int:
+    """The least that the contender must move, without the inputs that it makes no use of.
+
+    No record says which those are, but its share of the roofline was taken from them: they are what gives that share.
+    """
+    every = least_traffic_bytes(cell.workload)
+    for outcome in cell.measured:
+        if outcome.bound != "memory" or not outcome.roofline_fraction or not outcome.seconds:
+            continue
+        attainable = outcome.issued_flops / statistics.median(outcome.seconds) / outcome.roofline_fraction
+        for count in (3, 2, 1):
+            for uses in combinations(_INPUTS, count):
+                moved = least_traffic_bytes(cell.workload, uses)
+                if math.isclose(attainable, _bandwidth(ceilings, moved) * outcome.issued_flops / moved, rel_tol=1e-6):
+                    return moved
+    return every
+
+
+def _bandwidth(ceilings: Mapping[str, float], moved_bytes: int) -> float:
+    """That of the smallest copy which moves as much, as the measuring has it; else that of main memory."""
+    sized = {
+        int(name.partition(":")[2]): rate for name, rate in ceilings.items() if name.startswith(f"{_MAIN_MEMORY}:")
+    }
+    fitting = [size for size in sized if size >= moved_bytes]
+    return sized[min(fitting)] if fitting else ceilings[_MAIN_MEMORY]
+
+
+def _figure(points: Sequence[Point], compute: float, bandwidth: float, cache: float | None) -> Figure:
     names = max(len(shown(cell.contender.label)) for cell, _, _ in points) * CHARACTER_INCHES + 0.25
     height = max(_LEAST_HEIGHT, (len(points) + 1) * LINE_INCHES)
     width, total = _LEFT + _AXES + MARGIN_INCHES + names, TITLE_INCHES + height + _BOTTOM
@@ -55,7 +98,8 @@ def _figure(points: Sequence[Point], compute: float, bandwidth: float) -> Figure
     axes = figure.add_axes((_LEFT / width, _BOTTOM / total, _AXES / width, height / total))
     ridge = compute / bandwidth
     across = [intensity for _, intensity, _ in points]
-    low, high = min(*across, ridge / _BELOW_RIDGE) / 1.3, max(*across, ridge * _ABOVE_RIDGE) * 1.3
+    nearest = ridge if cache is None else compute / cache
+    low, high = min(*across, nearest / _BELOW_RIDGE) / 1.3, max(*across, ridge * _ABOVE_RIDGE) * 1.3
     rates = [rate for *_, rate in points]
     limits = min(*rates, compute / 30) / 1.4, compute * 2.0
     axes.set_xscale("log", base=2)
@@ -67,7 +111,14 @@ def _figure(points: Sequence[Point], compute: float, bandwidth: float) -> Figure
     axes.set_ylabel("issued FLOP/s")
     axes.plot([low, ridge, high], [low * bandwidth, compute, compute], color=colours.INK, linewidth=1.4, zorder=2)
     axes.text(high / 1.05, compute * 1.06, f"matrix product {_rate(compute)}", fontsize=7.5, ha="right", va="bottom")
-    axes.text(ridge / 1.15, compute * 1.06, f"copy {bandwidth / 1e9:.3g} GB/s", fontsize=7.5, ha="right", va="bottom")
+    memory = "copy" if cache is None else "main memory"
+    axes.text(ridge / 1.15, compute * 1.06, f"{memory} {_bytes(bandwidth)}", fontsize=7.5, ha="right", va="bottom")
+    if cache is not None:
+        roof = [low, nearest, ridge], [low * cache, compute, compute]
+        axes.plot(*roof, color=colours.INK, linewidth=1.0, linestyle=(0, (4, 2)), zorder=2)
+        # left of its roof, where no point can be
+        under = nearest / 1.35, compute / 1.12
+        axes.text(*under, f"cache {_bytes(cache)}", fontsize=7.5, ha="right", va="top")
     ends = []
     for cell, intensity, rate in points:
         look = style(cell.contender)
@@ -76,6 +127,10 @@ def _figure(points: Sequence[Point], compute: float, bandwidth: float) -> Figure
         ends.append(End(x, y, y, shown(cell.contender.label), look))
     name_beside(axes, ends, _AXES, height)
     return figure
+
+
+def _bytes(rate: float) -> str:
+    return f"{rate / 1e9:.3g} GB/s"
 
 
 def _rate(value: float) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from itertools import combinations
 
+import msgspec
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -164,8 +165,18 @@ def test_the_front_holds_what_nothing_beats():
     assert [cell.contender.label for cell in found.best] == ["sdpa_flash", "bigbird", "linformer"]
     assert {cell.contender.label: speed for cell, (_, speed) in found.points.items()}["linformer"] == 4
     assert found.floor == 0.8
-    assert {cell.contender.label for cell in found.named} == {
-        "sdpa_flash", "bigbird", "linformer", "performer", "local",
+
+
+def test_everything_on_a_front_is_named_and_what_something_beats_is_faint(drawn):
+    front.draw([front.front(only(
+        timed("naive_sdpa", 8), timed("flex", 6), timed("sdpa_flash", 4), timed("linformer", 1, relative_error=0.7),
+        timed("performer", 3, relative_error=0.9),
+    ))])  # fmt: skip
+    ((_, figure),) = drawn
+    inks = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
+    assert inks == {
+        "sdpa_flash": colours.INK, "linformer": colours.INK,
+        "naive_sdpa": colours.FAINT, "flex": colours.FAINT, "performer": colours.FAINT,
     }  # fmt: skip
 
 
@@ -252,6 +263,32 @@ def test_the_roofline_needs_ceilings(drawn):
     assert y == pytest.approx(10**9 / 5e-3)
 
 
+def test_no_point_lies_above_the_roofs_for_want_of_one(drawn):
+    """What stays in a cache may be quicker than main memory, and what a variant makes no use of need not move."""
+    sizes = {"copy_bytes_per_second:4194304": 9e10, "copy_bytes_per_second:16777216": 4e10}
+    host = msgspec.structs.replace(runs.CPU, ceilings=runs.CPU.ceilings | sizes)
+    flops, seconds, moved = 2**19, 5e-5, 2 * 8 * 1024 * 64 * 4  # value in, result out
+    share = flops / seconds / (9e10 * flops / moved)
+    found = only(
+        timed(
+            "uniform", seconds * 1e3, relative_error=0.8, issued_flops=flops, roofline_fraction=share, bound="memory"
+        ),
+        timed("flex", 5, issued_flops=10**9),
+    )
+    roofline.draw(found, host)
+    ((_, figure),) = drawn
+    at = {
+        tuple(line.get_data()[0]) + tuple(line.get_data()[1]) for line in figure.axes[0].lines if line.get_zorder() == 3
+    }
+    assert (flops / moved, flops / seconds) in at
+    assert {"main memory 16 GB/s", "cache 90 GB/s"} <= set(words(figure))
+    (roof,) = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
+    x, y = roof.get_data()
+    assert y[0] / x[0] == pytest.approx(9e10)
+    assert flops / seconds < 9e10 * flops / moved
+    assert flops / seconds > 1.6e10 * flops / moved  # above the roof of main memory
+
+
 def test_maps_show_one_exact_and_every_approximation(drawn):
     found = only(
         *(timed(name, 1, attention_map=MAP) for name in ("flex", "naive_sdpa", "linformer", "bigbird")),
@@ -264,3 +301,12 @@ def test_maps_show_one_exact_and_every_approximation(drawn):
     (stroke,) = figure.axes[0].patches
     assert stroke.get_path().vertices[:2].tolist() == [[0, 0.5], [12, 0.5]]
     assert attention_maps.draw(only(timed("linformer", 1))) is None
+
+
+def test_a_long_name_above_a_map_is_whole_and_touches_no_other(drawn):
+    names = ["transformers_bigbird", "factorized_positional", "a_name_of_26_characters_xy", "linformer", "bigbird"]
+    attention_maps.draw(only(*(timed(name, 1, attention_map=MAP, relative_error=0.5) for name in names)))
+    ((_, figure),) = drawn
+    assert {axes._left_title.get_text() for axes in figure.axes} == set(names)
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts(figure)]
+    assert not [(one[0], other[0]) for one, other in combinations(boxes, 2) if one[1].overlaps(other[1])]
