@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from bench import store, wording
 from bench.ab import evidence
+from bench.errors import WrongUsageError
 from bench.gate import comparable
 from bench.gate.decision import OWN_NOISE, Comparison, Timed, timings
 from bench.gate.inference import Mean, difference, noise_of
@@ -64,8 +65,13 @@ def compare(
 
     Raises:
         NotComparableError: they are of different hosts, settings or versions, or something in them cannot be read.
+        WrongUsageError: they are the two sides of one interleaved job, head first.
 
     """
+    if _are_paired(head.records, base.records):
+        raise WrongUsageError(
+            f"expected base and then head of an 'ab' job, got its head {names[0]} first: give {names[1]} {names[0]}"
+        )
     paired = _are_paired(base.records, head.records)
     if paired:  # each revision may have brought its own libraries, which is then what was compared
         allowed = {*allowed, comparable.VERSIONS}

@@ -222,6 +222,12 @@ def test_pairs_are_decided_as_pairs(slower, fresh, verdict):
     assert verdicts(judgement) == {verdict}
 
 
+def test_both_sides_of_a_job_in_the_wrong_order_are_refused():
+    base, head = job(slower=1.05, fresh=1.05)
+    with pytest.raises(WrongUsageError, match=r"got its head h\.jsonl first: give b\.jsonl h\.jsonl"):
+        stored.compare(Reading(head, [], {}), Reading(base, [], {}), names=("h.jsonl", "b.jsonl"))
+
+
 def test_pairs_must_be_readable_and_alike_too():
     base, head = job()
     with pytest.raises(NotComparableError, match="--allow damaged"):
