@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
@@ -48,7 +49,7 @@ def environment(ground: Ground, cells: Sequence[Cell], host: Host) -> list[tuple
         ("samples per process", _range([len(outcome.seconds) for outcome in measured if outcome.seconds])),
         ("noise floor", noise_floor(cells)),
         ("ceilings", _ceilings(host.ceilings)),
-        *_conditions(measured),
+        *_conditions(_columns(measured)),
     ]
     return [(name, value) for name, value in facts if value]
 
@@ -125,19 +126,20 @@ def _fraction(cell: Cell) -> float | None:
 
 
 def _disturbances(outcomes: Sequence[Measured], host: Host) -> Iterable[str]:
-    busy = _figures(outcomes, "others_busy_cores")
+    told = _columns(outcomes)
+    busy = _figures(told, "others_busy_cores")
     if busy and statistics.median(busy) > _BUSY_CORES:
         yield f"Other work kept {statistics.median(busy):.1f} cores busy, in the median case."
-    steal = _figures(outcomes, "steal_share")
+    steal = _figures(told, "steal_share")
     if steal and statistics.median(steal) > _STEAL:
         yield f"The host took {wording.percent(statistics.median(steal))} of the cores' time away, in the median case."
-    load = _figures(outcomes, "load_1min")
+    load = _figures(told, "load_1min")
     if load and host.cores and not busy and statistics.median(load) / host.cores > _LOAD_PER_CORE:
         cores = wording.counted(host.cores, "core")
         yield f"The load was {statistics.median(load):.1f} on {cores}, in the median case."
-    throttled = [outcome for outcome in outcomes if outcome.conditions.get("throttling") not in _NO_THROTTLING]
+    throttled = [reason for reason in told.get("throttling", []) if reason not in _NO_THROTTLING]
     if throttled:
-        reasons = sorted({str(outcome.conditions["throttling"]) for outcome in throttled})
+        reasons = sorted(set(map(str, throttled)))
         yield f"The device throttled during {len(throttled)} of {len(outcomes)} measurements ({'; '.join(reasons)})."
     dropped = max((outcome.dropped_share for outcome in outcomes), default=0.0)
     if dropped > 0.1:  # noqa: PLR2004  # a tenth
@@ -165,7 +167,19 @@ def dispatched(cells: Iterable[Cell]) -> list[tuple[str, list[str]]]:
     return [(label, list(names)) for label, names in found.items()]
 
 
-def _conditions(outcomes: Sequence[Measured]) -> list[tuple[str, str]]:
+_Value = float | int | str | None
+
+
+def _columns(outcomes: Iterable[Measured]) -> dict[str, list[_Value]]:
+    """The values of each condition. There may be millions of them, so they are gone through once."""
+    found: dict[str, list[_Value]] = defaultdict(list)
+    for outcome in outcomes:
+        for name, value in outcome.conditions.items():
+            found[name].append(value)
+    return found
+
+
+def _conditions(told: Mapping[str, Sequence[_Value]]) -> list[tuple[str, str]]:
     shown = (
         ("load", "load_1min", "{:.2f}"),
         ("cores busy with other work", "others_busy_cores", "{:.2f}"),
@@ -175,12 +189,11 @@ def _conditions(outcomes: Sequence[Measured]) -> list[tuple[str, str]]:
         ("memory clock", "memory_mhz", "{:.0f} MHz"),
         ("temperature", "celsius", "{:.0f} °C"),
     )
-    return [(name, _spread(_figures(outcomes, key), form)) for name, key, form in shown]
+    return [(name, _spread(_figures(told, key), form)) for name, key, form in shown]
 
 
-def _figures(outcomes: Iterable[Measured], name: str) -> list[float]:
-    values = [outcome.conditions.get(name) for outcome in outcomes]
-    return [value for value in values if isinstance(value, (float, int))]
+def _figures(told: Mapping[str, Sequence[_Value]], name: str) -> list[float]:
+    return [value for value in told.get(name, []) if isinstance(value, (float, int))]
 
 
 def _spread(values: Sequence[float], form: str) -> str:
