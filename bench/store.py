@@ -20,6 +20,7 @@ import msgspec
 from filelock import FileLock, Timeout
 from msgspec.structs import force_setattr
 
+from bench import wording
 from bench.errors import BenchError, NotComparableError, WrongUsageError
 from bench.record import SCHEMA, About, Case, Host, Measured, Outcome, Record, Settings, Source, encode, upgrade
 
@@ -74,12 +75,12 @@ def read(*paths: Path | str, compactly: bool = False, apart: Collection[str] = (
 
 def _nothing_in(paths: Iterable[Path | str], reading: Reading) -> str:
     if reading.problems:
-        why = f"{len(reading.problems)} unreadable lines, the first: {reading.problems[0]}"
+        why = f"found {wording.counted(len(reading.problems), 'unreadable line')}, the first: {reading.problems[0]}"
     elif reading.skipped:
-        why = f"only kinds unknown to this version ({', '.join(sorted(reading.skipped))})"
+        why = f"found only kinds unknown to this version ({', '.join(sorted(reading.skipped))})"
     else:
-        why = "nothing was written yet"
-    return f"expected records in {', '.join(str(path) for path in paths)}, found {why}; measure with 'run' first"
+        why = "but nothing was written yet"
+    return f"expected records in {', '.join(str(path) for path in paths)}, {why}; measure with 'run' first"
 
 
 def _read(paths: Iterable[Path], *, compactly: bool = False, apart: Collection[str] = ()) -> Reading:
@@ -375,7 +376,7 @@ class Appender:
     """Writes records to a file that it alone may write, each on disk before the call returns.
 
     A context manager. With ``resume``, ``reading`` is what the file already holds (nothing, if it is new), lines of the
-    kinds ``apart`` as they are; a last line that a killed run left half written is taken out of the file.
+    kinds ``apart`` as they are. A last line that a killed run left half written is ended, and costs itself alone.
     """
 
     def __init__(self, path: Path, *, resume: bool = False, apart: Collection[str] = ()) -> None:
@@ -429,27 +430,17 @@ class Appender:
     def _end_last_line(self) -> None:
         """Whatever a killed run left behind, the next record starts on a line of its own.
 
-        A line that was cut short is no record, and every reader would complain of it for ever: it goes. One that lacks
-        its end alone gets it, and one that is damaged otherwise stays.
-
         Raises:
-            WrongUsageError: no line is a record, or the beginning of one: somebody else's file, which is left alone.
+            WrongUsageError: neither records nor anything like them: somebody else's file, which is left alone.
 
         """
         size = os.fstat(self._file).st_size
-        start, line = _last_line(self._file, size)
-        is_cut = bool(line) and not _is_json(line)
         is_ours = bool(self.reading.records or self.reading.apart or self.reading.skipped)
-        if size and not is_ours and not (is_cut and start == 0 and line[: len(_BEGINNING)] == _BEGINNING[: len(line)]):
+        if size and not is_ours and os.pread(self._file, 1, 0) != b"{":
             raise WrongUsageError(
                 f"expected a run file to go on with, but no line of {self.path} is a record; give another --out"
             )
-        if is_cut:
-            os.ftruncate(self._file, start)  # at once or not at all
-            os.fsync(self._file)
-            if line.strip():  # else no reader has complained of it
-                self.reading.problems[-1] += ", and was taken out"
-        elif line:
+        if size and os.pread(self._file, 1, size - 1) != b"\n":
             os.write(self._file, b"\n")
 
     def append(self, *records: Record) -> None:
@@ -479,27 +470,6 @@ class Appender:
             os.close(self._file)
             self._file = -1
         self._lock.release()
-
-
-_BEGINNING = b'{"schema":'
-
-
-def _last_line(file: int, size: int) -> tuple[int, bytes]:
-    """What follows the last end of a line, and where it starts; nothing if the file ends with one."""
-    start, line = size, b""
-    while start > 0 and b"\n" not in line:
-        start = max(start - _READ_BYTES, 0)
-        line = os.pread(file, size - start, start)
-    cut = line.rfind(b"\n") + 1
-    return start + cut, line[cut:]
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
-    return True
 
 
 def _cannot_write(path: Path, error: OSError) -> str:

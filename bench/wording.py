@@ -43,6 +43,14 @@ def mebibytes(size_bytes: float) -> str:
     return number(mib) if mib >= 1 else number(mib, 2)
 
 
+def size(size_bytes: float) -> str:
+    """What a limit is given in: 0.15 GiB, 64.00 MiB, 1.00 KiB."""
+    for scale, unit in ((2**30, "GiB"), (2**20, "MiB")):
+        if size_bytes >= scale / 10:
+            return f"{size_bytes / scale:.2f} {unit}"
+    return f"{number(size_bytes / 1024)} KiB"
+
+
 def length(count: int) -> str:
     """256, 1000, 1k, 128k: k is 1024."""
     return f"{count // 1024}k" if count >= 1024 and count % 1024 == 0 else str(count)  # noqa: PLR2004  # k

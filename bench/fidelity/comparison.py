@@ -13,6 +13,7 @@ from bench.fidelity.trial import DROP_IN, Replaced, Trained, TrialCase, TrialRec
 from bench.record import Unsupported
 
 CHANCE = "chance"
+UNRANKED = ", so nothing is ranked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ def unsupported(records: Sequence[TrialRecord]) -> str | None:
     if not against:
         return None
     reasons = wording.reasons(reason for outcome in against for reason in outcome.reasons)
-    return f"{len(against)} of {len(records)} trials are unsupported: {reasons}"
+    verb = "is" if len(records) == 1 else "are"
+    return f"{len(against)} of {wording.counted(len(records), 'trial')} {verb} unsupported: {reasons}"
 
 
 def _preliminary(records: Sequence[TrialRecord]) -> str:
@@ -83,7 +85,7 @@ def refusal(records: Sequence[TrialRecord]) -> str | None:
         failed = [record.case.workload.seed for record in found if not _is_solved(record)]
         if failed:
             seeds = ", ".join(map(str, failed))
-            return f"{task}: {name} does not reach 90% on seed {seeds}, so nothing is ranked; give more --steps"
+            return f"{task}: {name} does not reach 90% on seed {seeds}{UNRANKED}; give more --steps"
     return None
 
 

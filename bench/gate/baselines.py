@@ -119,10 +119,9 @@ def of_host(fingerprint: str, *, name: str = MAIN, root: Path = ROOT) -> Baselin
     if here:
         raise unknown("baseline", name, here)
     hosts = {one.path.parent.name: f"{one.path.parent.name} ({one.host.device_name})" for one in everything}
-    known = ", ".join(hosts.values()) or "none"
+    known = f"there are some for: {', '.join(hosts.values())}" if hosts else "there are none at all"
     raise NotComparableError(
-        f"expected a baseline for host {fingerprint} in {root}, there are some for: {known}. "
-        "Make one there with 'baseline save RUN.jsonl'"
+        f"expected a baseline for host {fingerprint} in {root}, {known}. Make one there with 'baseline save RUN.jsonl'"
     )
 
 

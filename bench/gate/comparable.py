@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
+from bench import wording
 from bench.errors import NotComparableError, WrongUsageError, unknown
 from bench.record import Record, Settings
 from bench.store import Reading
@@ -99,9 +100,12 @@ def check_reading(reading: Reading, name: str, allowed: Collection[str] = ()) ->
 
 def _unread(reading: Reading, name: str) -> Iterator[tuple[str, str]]:
     if reading.problems:
-        yield DAMAGED, f"{name} has {len(reading.problems)} unreadable lines, the first: {reading.problems[0]}"
+        yield (
+            DAMAGED,
+            f"{name} has {wording.counted(len(reading.problems), 'unreadable line')}, the first: {reading.problems[0]}",
+        )
     for kind, count in reading.skipped.items():
-        yield KINDS, f"{name} has {count} records of the unknown kind {kind!r}"
+        yield KINDS, f"{name} has {wording.counted(count, 'record')} of the unknown kind {kind!r}"
 
 
 def check_complete(records: Sequence[Record], name: str, allowed: Collection[str] = ()) -> list[str]:
@@ -119,7 +123,7 @@ def check_complete(records: Sequence[Record], name: str, allowed: Collection[str
     lacking = sum(len(processes[run_id]) - len(found) for (run_id, _), found in met.items())
     if not lacking:
         return []
-    said = f"{name} is not complete: {lacking} results of single processes are not there"
+    said = f"{name} is not complete: {wording.counted(lacking, 'result')} of single processes missing"
     if INCOMPLETE not in allowed:
         raise NotComparableError(f"{said}. Measure them with 'run --resume', or give --allow {INCOMPLETE}")
     return [said]

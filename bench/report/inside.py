@@ -37,7 +37,8 @@ def results(group: Sequence[TrialRecord]) -> str:
     used = [at for at in range(len(columns)) if any(row[at + 1] for row in rows)]
     parts = [f"**{markdown.text(table.title[:1].upper() + table.title[1:])}**"]
     if table.refusal:
-        parts.append(f"> [!WARNING]\n> Nothing is ranked: {markdown.text(table.refusal)}.")
+        why = table.refusal.replace(comparison.UNRANKED, "")
+        parts.append(f"> [!WARNING]\n> Nothing is ranked: {markdown.text(why)}.")
     parts.append(
         markdown.table([name, *(columns[at] for at in used)], [[row[0], *(row[at + 1] for at in used)] for row in rows])
     )

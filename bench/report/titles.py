@@ -36,10 +36,10 @@ def titles(grounds: Sequence[Ground]) -> list[str]:
 
 def plain_title(ground: Ground) -> str:
     """The machine and the shape."""
-    heads = f"{ground.heads} heads of {ground.head_dim}"
+    heads = f"{wording.counted(ground.heads, 'head')} of {ground.head_dim}"
     parts = [ground.device_name, ground.dtype, f"batch {ground.batch}", heads]
     if ground.kv_heads != ground.heads:
-        parts.append(f"{ground.kv_heads} key-value heads")
+        parts.append(wording.counted(ground.kv_heads, "key-value head"))
     if ground.value_head_dim is not None:
         parts.append(f"values of {ground.value_head_dim}")
     if ground.queries is not None or ground.keys is not None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from bench import wording
 from bench.errors import WrongUsageError, unknown
 from bench.fidelity.trial import NO_ATTENTION
 from bench.record import Case
@@ -177,7 +178,8 @@ def shard(cases: Sequence[_C], text: str | None) -> list[_C]:
         raise WrongUsageError(f"--shard: expected i/n with 1 ≤ i ≤ n, as in 1/4, got {text!r}")
     chosen = list(cases[index - 1 :: count])
     if not chosen:
-        raise WrongUsageError(f"--shard {text}: there are only {len(cases)} cases; take fewer shards")
+        have = wording.counted(len(cases), "case")
+        raise WrongUsageError(f"--shard {text}: expected no more shards than cases, got {have}; take fewer shards")
     return chosen
 
 

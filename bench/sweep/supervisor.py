@@ -23,6 +23,7 @@ from typing import Self
 import msgspec
 import psutil
 
+from bench import wording
 from bench.errors import BenchError, WrongUsageError
 from bench.measure import room
 from bench.measure.verdicts import tidy
@@ -256,10 +257,12 @@ class Supervised:
         except psutil.Error:
             return
         if self._memory_bytes is not None and held > self._memory_bytes:
-            raise self._lost(OutOfMemory, f"ended at {_gib(held)}, above {_gib(self._memory_bytes)} (--memory-limit)")
+            raise self._lost(
+                OutOfMemory, f"ended at {wording.size(held)}, above {wording.size(self._memory_bytes)} (--memory-limit)"
+            )
         if memory.left_bytes < reserve and held > reserve:
-            left = f"with {_gib(memory.left_bytes)} left to the system"
-            raise self._lost(OutOfMemory, f"ended at {_gib(held)} {left}, lest the machine come to a halt")
+            left = f"with {wording.size(memory.left_bytes)} left to the system"
+            raise self._lost(OutOfMemory, f"ended at {wording.size(held)} {left}, lest the machine come to a halt")
         if self._output.stat().st_size > _OUTPUT_BYTES:
             os.truncate(self._output, 0)
 
@@ -382,7 +385,3 @@ def _oom_kills() -> int:
         return int(words[words.index("oom_kill") + 1])
     except (OSError, ValueError):
         return 0
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB"

@@ -27,6 +27,7 @@ import msgspec
 import psutil
 
 import variants
+from bench import wording
 from bench.errors import BenchError
 from bench.fidelity.trial import NO_ATTENTION, TrialOutcome
 from bench.measure.verdicts import explain
@@ -133,7 +134,7 @@ class Worker:
         self.engine.prepare(request.device, request.settings)
         if request.memory_bytes is not None and not request.device.startswith("cuda"):
             limit_memory(request.memory_bytes)
-            self._limit = f"; the worker may hold {request.memory_bytes / 2**30:.2f} GiB (--memory-limit)"
+            self._limit = f"; the worker may hold {wording.size(request.memory_bytes)} (--memory-limit)"
         return messages.Prepared()
 
     def measure(self, request: messages.Measure) -> messages.Done:

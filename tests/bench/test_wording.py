@@ -22,6 +22,14 @@ def test_durations(seconds, written):
 
 
 @pytest.mark.parametrize(
+    ("size", "written"),
+    [(1024, "1.00 KiB"), (64 * 2**20, "64.00 MiB"), (0.15 * 2**30, "0.15 GiB"), (3 * 2**30, "3.00 GiB")],
+)
+def test_a_limit_is_never_nothing(size, written):
+    assert wording.size(size) == written
+
+
+@pytest.mark.parametrize(
     ("cosine", "written"), [(0.9953, "0.9953"), (0.99996, "1.0000"), (0.731, "0.73"), (0.989, "0.99"), (-0.2, "-0.20")]
 )
 def test_cosines(cosine, written):

@@ -113,7 +113,7 @@ def test_what_a_variant_cannot_do_is_a_line_with_its_reason(tmp_path, capsys):
     assert record.status == "unsupported"
     assert record.outcome.reasons == ["recall takes 1 to 8 pairs at 32 tokens, got 16"]
     told = capsys.readouterr().err
-    assert "recall: 1 of 1 trials are unsupported: recall takes 1 to 8 pairs at 32 tokens, got 16" in told
+    assert "recall: 1 of 1 trial is unsupported: recall takes 1 to 8 pairs at 32 tokens, got 16" in told
     assert "no exact attention" not in told
 
 
@@ -121,7 +121,7 @@ def test_a_drop_in_that_does_not_fit_says_so_on_the_terminal(tmp_path, capsys):
     out = tmp_path / "it.jsonl"
     assert call("--task", "drop_in", "--variants", "uniform", "--seq-len", 100_000, "--out", out) == 3
     told = capsys.readouterr().err
-    assert "drop_in: 1 of 1 trials are unsupported: the encoder has " in told
+    assert "drop_in: 1 of 1 trial is unsupported: the encoder has " in told
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_nothing_is_ranked_where_it_does_not():
 def test_what_cannot_be_made_is_told_in_place_of_what_was_not_reached():
     none = [record("low", Unsupported(reasons=["too short"])), record("exact", Unsupported(reasons=["too short"]))]
     assert comparison.refusal(none) == "recall: 2 of 2 trials are unsupported: too short"
-    assert comparison.refusal(none[:1]) == "recall: 1 of 1 trials are unsupported: too short"
+    assert comparison.refusal(none[:1]) == "recall: 1 of 1 trial is unsupported: too short"
     some = [none[0], record("exact", trained(1.0))]
     assert comparison.refusal(some) is None
     assert comparison.unsupported(some) == "1 of 2 trials are unsupported: too short"

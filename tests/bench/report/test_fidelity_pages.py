@@ -107,7 +107,10 @@ def test_nothing_is_ranked_where_exact_attention_fails(tmp_path, unpainted):
         made.record("bigbird", made.trained(0.9), task="recall"),
     ]
     text = written(tmp_path, (), trials)
-    assert "> [!WARNING]\n> Nothing is ranked: recall: naive\\_sdpa does not reach 90% on seed 0" in text
+    assert (
+        "> [!WARNING]\n> Nothing is ranked: recall: naive\\_sdpa does not reach 90% on seed 0; give more --steps."
+        in text
+    )
     assert text.index("| `naive_sdpa` | 0.500") < text.index("| `bigbird` | 0.900")
     assert "`no_attention` was not trained" in text
     assert "here: recall" not in text

@@ -10,7 +10,7 @@ import pytest
 from bench import cells, stats
 from bench.errors import WrongUsageError
 from bench.record import Failed, FellBack, Measured, Source, Timeout, Unsupported
-from bench.report import tables
+from bench.report import tables, titles
 from tests.bench import runs
 
 
@@ -21,6 +21,11 @@ def gathered(*records):
 def only(*records):
     ((_, found),) = cells.gather(records).items()
     return found
+
+
+def test_one_head_is_no_plural():
+    (ground,) = gathered(runs.record(heads=1, kv_heads=1))
+    assert "1 head of 64" in titles.plain_title(ground)
 
 
 # --- grounds --------------------------------------------------------------------------------------------------

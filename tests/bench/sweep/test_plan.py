@@ -137,6 +137,11 @@ def test_what_is_no_shard(text):
         plan.shard(cases({}), text)
 
 
+def test_a_shard_without_a_case_is_refused_in_good_grammar():
+    with pytest.raises(WrongUsageError, match="got 1 case; take fewer shards"):
+        plan.shard(cases({"variants": "naive_sdpa"})[:1], "2/2")
+
+
 def cells_of(processes):
     planned = cases({"seq_len": [8, 16, 32, 64]})
     return [Cell(case, process) for process in range(processes) for case in planned]
