@@ -54,6 +54,7 @@ def _report(files: tuple[Path, ...], out: Path | None, baseline: str | None) -> 
     reading = store.read(*files, compactly=True, apart=trial.KINDS)
     tried = trial.of_lines(reading.apart)
     gc.freeze()  # a million records need not be looked through again and again
+    gc.set_threshold(100_000)
     if out is None:
         out = Path("reports") / folder_name([record.run_id for record in (*reading.records, *tried.records)])
     readme = pages.write(reading, out, baseline=baseline, tried=tried)

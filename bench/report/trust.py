@@ -127,16 +127,13 @@ def _fraction(cell: Cell) -> float | None:
 
 def _disturbances(outcomes: Sequence[Measured], host: Host) -> Iterable[str]:
     told = _columns(outcomes)
-    busy = _figures(told, "others_busy_cores")
-    if busy and statistics.median(busy) > _BUSY_CORES:
-        yield f"Other work kept {statistics.median(busy):.1f} cores busy, in the median case."
-    steal = _figures(told, "steal_share")
-    if steal and statistics.median(steal) > _STEAL:
-        yield f"The host took {wording.percent(statistics.median(steal))} of the cores' time away, in the median case."
-    load = _figures(told, "load_1min")
-    if load and host.cores and not busy and statistics.median(load) / host.cores > _LOAD_PER_CORE:
-        cores = wording.counted(host.cores, "core")
-        yield f"The load was {statistics.median(load):.1f} on {cores}, in the median case."
+    busy, steal, load = (_middle(_figures(told, name)) for name in ("others_busy_cores", "steal_share", "load_1min"))
+    if busy is not None and busy > _BUSY_CORES:
+        yield f"Other work kept {busy:.1f} cores busy, in the median case."
+    if steal is not None and steal > _STEAL:
+        yield f"The host took {wording.percent(steal)} of the cores' time away, in the median case."
+    if load is not None and host.cores and busy is None and load / host.cores > _LOAD_PER_CORE:
+        yield f"The load was {load:.1f} on {wording.counted(host.cores, 'core')}, in the median case."
     throttled = [reason for reason in told.get("throttling", []) if reason not in _NO_THROTTLING]
     if throttled:
         reasons = sorted(set(map(str, throttled)))
@@ -192,15 +189,22 @@ def _conditions(told: Mapping[str, Sequence[_Value]]) -> list[tuple[str, str]]:
     return [(name, _spread(_figures(told, key), form)) for name, key, form in shown]
 
 
-def _figures(told: Mapping[str, Sequence[_Value]], name: str) -> list[float]:
-    return [value for value in told.get(name, []) if isinstance(value, (float, int))]
+def _figures(told: Mapping[str, Sequence[_Value]], name: str) -> np.ndarray:
+    values = told.get(name, [])
+    if not {float, int}.issuperset(map(type, values)):
+        values = [value for value in values if isinstance(value, (float, int))]
+    return np.asarray(values, dtype=float)
 
 
-def _spread(values: Sequence[float], form: str) -> str:
+def _middle(values: np.ndarray) -> float | None:
+    return float(np.median(values)) if values.size else None
+
+
+def _spread(values: np.ndarray, form: str) -> str:
     """The median, and from where to where."""
-    if not values:
+    if not values.size:
         return ""
-    middle, least, most = (form.format(value) for value in (statistics.median(values), min(values), max(values)))
+    middle, least, most = map(form.format, (np.median(values), values.min(), values.max()))
     return middle if least == most else f"{middle} ({least} to {most})"
 
 
