@@ -270,7 +270,7 @@ def contenders(found: Iterable[Contender]) -> str:
             "" if contender.parameters == "{}" else markdown.code(contender.parameters),
             markdown.text(contender.paper or ""),
         ]
-        for contender in sorted(found, key=lambda contender: contender.order)
+        for contender in sorted(found, key=lambda contender: (contender.order, contender.parameters))
     ]
     return markdown.table(["variant", "family", "what it is", "parameters", "paper"], rows, left=5)
 
