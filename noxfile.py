@@ -17,13 +17,15 @@ nox.options.reuse_venv = "yes"
 
 RUFF = "ruff==0.17.6"  # all rules are on: a new release may bring new ones
 CODE = ("bench", "variants", "tests", "noxfile.py")
+EVERYTHING = ".[torch,packages,fidelity]"
+TESTED = ".[torch,packages,fidelity,test]"
 HAS_GPU = "import torch; print(torch.cuda.is_available())"
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure and report: the suite `quick`, or `gpu` where there is one."""
-    session.install("-e", ".[torch,packages]")
+    session.install("-e", EVERYTHING)
     selection = [*session.posargs]
     if not _names(selection, "--suite", "--variants"):
         has_gpu = str(session.run("python", "-c", HAS_GPU, silent=True)).strip() == "True"
@@ -43,14 +45,14 @@ def bench(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Everything that needs no GPU, on all cores."""
-    session.install("-e", ".[torch,packages,test]")
+    session.install("-e", TESTED)
     session.run("pytest", "-n", "logical", *session.posargs)
 
 
 @nox.session
 def tests_gpu(session: nox.Session) -> None:
     """What needs a CUDA device."""
-    session.install("-e", ".[torch,packages,test]")
+    session.install("-e", TESTED)
     session.run("pytest", "-m", "gpu", *session.posargs)
 
 

@@ -15,6 +15,7 @@ from bench.errors import WrongUsageError
 if TYPE_CHECKING:
     from bench.report.recommend import Advice, Candidate, Choice
 
+
 def _finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
     """A range of click's lets NaN through, since it is neither below nor above anything: no limit at all."""
     if value is not None and not math.isfinite(value):

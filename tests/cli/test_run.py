@@ -178,7 +178,7 @@ def test_a_variant_that_dies_when_asked_costs_its_own_case_only(fake_bench, file
         (["--variants", "sound", "--param", "sound.width=wide"], "Expected `int`"),
         (["--variants", "sound", "--baseline", "picky"], "variant 'picky' is unknown, expected one of sound"),
         (["--variants", "sound", "--shard", "3/2"], "--shard: expected i/n with 1 ≤ i ≤ n"),
-        (["--variants", "sound", "--shard", "2/2"], "only 1 cases"),
+        (["--variants", "sound", "--shard", "2/2"], "got 1 case;"),
         (["--variants", "sound", "--heads", "8", "--kv-heads", "3"], "multiple of kv_heads"),
         (["--variants", "sound", "--threads", "0"], "--threads: expected a whole number of at least 1"),
         (["--variants", "sound", "--memory-limit", "lots"], "--memory-limit: expected a size such as 8G"),

@@ -160,7 +160,8 @@ def test_killed_in_the_middle_of_a_line(fake_bench, file, cut, whole):
 HEARS_CTRL_C = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-"""
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+"""  # also where the tests were started in the background, or with nohup
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

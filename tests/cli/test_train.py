@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli import main
-from bench.fidelity import trial
+from bench.fidelity import shipped, trial
 from bench.sweep import supervisor
 
 ROOT = Path(__file__).parents[2]
@@ -117,6 +117,7 @@ def test_what_a_variant_cannot_do_is_a_line_with_its_reason(tmp_path, capsys):
     assert "no exact attention" not in told
 
 
+@pytest.mark.skipif(bool(shipped.encoder_missing()), reason="the extra `fidelity` is not installed")
 def test_a_drop_in_that_does_not_fit_says_so_on_the_terminal(tmp_path, capsys):
     out = tmp_path / "it.jsonl"
     assert call("--task", "drop_in", "--variants", "uniform", "--seq-len", 100_000, "--out", out) == 3
