@@ -76,7 +76,10 @@ def explore(
     with ExitStack() as stack:
         views: list[_View] = []
         for side in sides:
-            scout = stack.enter_context(Scout(engine=side.engine, threads=settings.threads, home=side.home))
+            scouting = Scout(
+                engine=side.engine, threads=settings.threads, home=side.home, timeout_seconds=suite.timeout
+            )
+            scout = stack.enter_context(scouting)
             first = views[0] if views else None
             views.append(_View.of(side, scout, suite.device, files_only=files_only, first=first))
         names = list(dict.fromkeys(name for view in views for name in view.entries))
