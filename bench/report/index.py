@@ -64,7 +64,7 @@ def _read(path: Path) -> Card:
 def _page(cards: dict[str, Card]) -> str:
     parts = [MARKER + "\n# Reports"]
     for name, card in cards.items():
-        parts += [f"## [{card.title}]({name}/{README})", card.summary]
+        parts += [f"## [{markdown.text(name)}: {card.title}]({name}/{README})", card.summary]
         if card.thumbnail is not None:
             parts.append(markdown.picture(f"{name}/{card.thumbnail}", card.title, to=f"{name}/{README}", width=480))
         parts += ["\n".join(f"- {headline}" for headline in card.headlines)] if card.headlines else []

@@ -216,8 +216,16 @@ def _card(
         title=_headline_title(gathered, trials),
         summary=_summary(gathered, reading.records, trials),
         headlines=[*headlines[: _MOST_HEADLINES - bool(inner)], *([inner] if inner else [])],
-        thumbnail=next((file.name for file in _pictures(pages, parts)), None),
+        thumbnail=next(
+            (file.name for file in (*_overviews(pages), *_pictures([], parts), *_pictures(pages, []))), None
+        ),
     )
+
+
+def _thumbnail(pages: Sequence[GroundPage], parts: Sequence[fidelity.Part]) -> str | None:
+    """The first picture that shows all of a ground, or else all input sources, or else anything."""
+    first = [file for page in pages for file in page.overview]
+    return next((file.name for file in (*first, *_pictures([], parts), *_pictures(pages, []))), None)
 
 
 def _contenders(gathered: Mapping[Ground, Sequence[Cell]], trials: Sequence[TrialRecord]) -> set[Contender]:
