@@ -216,9 +216,7 @@ def _card(
         title=_headline_title(gathered, trials),
         summary=_summary(gathered, reading.records, trials),
         headlines=[*headlines[: _MOST_HEADLINES - bool(inner)], *([inner] if inner else [])],
-        thumbnail=next(
-            (file.name for file in (*_overviews(pages), *_pictures([], parts), *_pictures(pages, []))), None
-        ),
+        thumbnail=_thumbnail(pages, parts),
     )
 
 

@@ -23,7 +23,8 @@ def folder(tmp_path):
 
 def test_every_report_by_name_with_its_picture_and_headline(folder):
     text = index.write(folder).read_text()
-    assert text.index("[a: Attention on Example GPU](a/README.md)") < text.index("[b: Attention on Example CPU](b/README.md)")
+    first, second = "[a: Attention on Example GPU](a/README.md)", "[b: Attention on Example CPU](b/README.md)"
+    assert text.index(first) < text.index(second)
     assert "- **full, fwd**: exact: `naive_sdpa` at every length" in text
     for target in re.findall(r'(?:href|src|srcset)="([^"]+)"|\]\(([^)]+)\)', text):
         assert (folder / next(filter(None, target))).is_file()
