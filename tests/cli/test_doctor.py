@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -244,7 +245,7 @@ def test_a_person_reads_a_table(listening, monkeypatch):
     assert "steal 9.0% unfit use a machine with cores of its own" in text
     assert "noise floor not measured unknown" in text
     assert "can run here: it" in text
-    assert f"torch {torch.__version__}" in text
+    assert f"torch {metadata.version('torch')}" in text
     assert "not fit to measure" in text
     assert "\x1b" not in result.output
 
@@ -264,7 +265,7 @@ def test_a_program_reads_json(listening):
     assert told["findings"][1] == {"name": "heat", "value": "much", "state": "unfit", "advice": "cool it"}
     assert told["device"] in ("cpu", "cuda")
     assert told["noise_medians_seconds"] is None
-    assert told["source"]["versions"]["torch"] == torch.__version__
+    assert told["source"]["versions"]["torch"] == metadata.version("torch")
     assert told["host"]["fingerprint"]
     assert {"name", "obstacles"} == set(told["variants"][0])
 

@@ -6,6 +6,7 @@ import getpass
 import platform
 import socket
 import subprocess
+from importlib import metadata
 from types import SimpleNamespace
 
 import msgspec
@@ -166,7 +167,7 @@ def test_without_git_there_is_no_revision(repository, monkeypatch):
 
 def test_versions_are_those_of_what_is_installed(monkeypatch):
     versions = host.library_versions()
-    assert versions["torch"] == torch.__version__
+    assert versions["torch"] == metadata.version("torch")
     assert versions["python"] == platform.python_version()
     assert "cuda" in versions or torch.version.cuda is None
     monkeypatch.setattr(torch.version, "cuda", "13.0")
@@ -174,7 +175,7 @@ def test_versions_are_those_of_what_is_installed(monkeypatch):
     monkeypatch.setattr(host, "_LIBRARIES", ("torch", "no-such-library"))
     assert host.library_versions() == {
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": metadata.version("torch"),
         "cuda": "13.0",
         "cudnn": "91000",
     }
