@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.profiler import profile
+from torch.autograd.profiler import profile
 
 from bench.measure.call import Call
 from tests.variants import parametrised
