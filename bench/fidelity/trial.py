@@ -1,20 +1,17 @@
 """A trial: a variant inside a model, either put there without retraining or trained with it; and its line of a run.
 
-Lines of these kinds stand in run files beside those of bare attentions, which readers of those count and skip. They
-are written by :class:`bench.store.Appender` and read by :func:`read`. Nothing here imports torch.
+Lines of these kinds stand in run files beside those of bare attentions. :mod:`bench.store` reads and writes the files
+and keeps such lines apart for whoever asks for it; :func:`of_lines` reads them. Nothing here imports torch.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from bench.errors import NotComparableError, WrongUsageError
-from bench.record import SCHEMA, Case, Crashed, Failed, OutOfMemory, Record, Timeout, Unsupported
+from bench.record import Case, Crashed, Failed, OutOfMemory, Record, Timeout, Unsupported
 
 DROP_IN: Literal["drop_in"] = "drop_in"
 TASK: Literal["task"] = "task"
@@ -124,49 +121,13 @@ class TrialRecord(Record, frozen=True, kw_only=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """The trials of some files: the last line of each run, case and process.
-
-    ``problems``: a sentence for every line that could not be read. ``others``: how many lines were of other kinds.
-    """
+    """Trials: the last line of each run, case and process. ``problems``: a sentence for every line that is none."""
 
     records: list[TrialRecord]
     problems: list[str]
-    others: dict[str, int]
 
 
-NOTHING = Reading([], [], {})
-
-
-def read(*paths: Path) -> Reading:
-    """Every trial in some run files; there may be none.
-
-    Raises:
-        WrongUsageError: a file is missing, or cannot be read at all.
-        NotComparableError: a line of a newer schema.
-
-    """
-    records: dict[tuple[str, str, int], TrialRecord] = {}
-    problems: list[str] = []
-    others: Counter[str] = Counter()
-    for path in paths:
-        for number, line in enumerate(_lines(path), start=1):
-            try:
-                head = _HEAD.decode(line)
-                if head.schema > SCHEMA:
-                    raise NotComparableError(
-                        f"{path} line {number} has schema {head.schema}, and this version reads up to {SCHEMA}: "
-                        "upgrade attention-bench to read it"
-                    )
-                if head.case.kind not in KINDS:
-                    others[head.case.kind] += 1
-                    continue
-                record = _RECORD.decode(line)
-            except msgspec.DecodeError as error:
-                if line.strip():
-                    problems.append(f"{path} line {number}: not a trial ({error})")
-                continue
-            records[record.run_id, record.case.key(), record.process] = record
-    return Reading(list(records.values()), problems, dict(others))
+NOTHING = Reading([], [])
 
 
 def of_lines(lines: Iterable[tuple[str, bytes]]) -> Reading:
@@ -180,24 +141,7 @@ def of_lines(lines: Iterable[tuple[str, bytes]]) -> Reading:
             problems.append(f"{place}: not a trial ({error})")
         else:
             records[record.run_id, record.case.key(), record.process] = record
-    return Reading(list(records.values()), problems, {})
+    return Reading(list(records.values()), problems)
 
 
-def _lines(path: Path) -> Iterable[bytes]:
-    try:
-        return path.read_bytes().splitlines()
-    except OSError as error:
-        raise WrongUsageError(f"expected a run file (.jsonl), cannot read {path}: {error.strerror}") from error
-
-
-class _Kind(msgspec.Struct):
-    kind: str = "operator"
-
-
-class _Head(msgspec.Struct):
-    schema: int
-    case: _Kind
-
-
-_HEAD = msgspec.json.Decoder(_Head)
 _RECORD = msgspec.json.Decoder(TrialRecord)

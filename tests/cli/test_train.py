@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import store
 from bench.cli import main
 from bench.fidelity import shipped, trial
 from bench.sweep import supervisor
@@ -28,6 +29,12 @@ def small(out, *more):
     return call("--task", "copy", "--seq-len", 16, "--steps", 20, "--batch", 4, "--out", out, "--device", "cpu", *more)
 
 
+def trials_of(file):
+    reading = store.read(file, apart=trial.KINDS)
+    assert reading.problems == []
+    return trial.of_lines(reading.apart)
+
+
 def test_trials_are_recorded_and_taken_up_again(tmp_path, capsys):
     out = tmp_path / "it.jsonl"
     assert small(out, "--variants", "naive_sdpa,no_attention") == 3  # twenty steps solve nothing
@@ -39,7 +46,7 @@ def test_trials_are_recorded_and_taken_up_again(tmp_path, capsys):
     assert small(out, "--variants", "naive_sdpa") == 2  # the file exists
     assert small(out, "--variants", "naive_sdpa,no_attention", "--resume", "--seeds", 2) == 3
     assert out.read_text().splitlines()[:2] == lines
-    found = trial.read(out)
+    found = trials_of(out)
     assert [(each.case.variant, each.case.workload.seed) for each in found.records[2:]] == [
         ("naive_sdpa", 1),
         ("no_attention", 1),
@@ -95,9 +102,9 @@ def test_a_training_that_is_killed_goes_on_to_the_same_bits(tmp_path, monkeypatc
     running.send_signal(signal.SIGKILL)
     running.wait()
     assert list(checkpoints.glob("*.pt"))
-    assert trial.read(out).records == []
+    assert out.read_bytes() == b""  # not a line yet
     assert call(*chosen, "--out", out, "--resume") == 3
-    (straight,), (resumed,) = (trial.read(path).records for path in (tmp_path / "straight.jsonl", out))
+    (straight,), (resumed,) = (trials_of(path).records for path in (tmp_path / "straight.jsonl", out))
     assert resumed.outcome.notes == ["continued from a checkpoint"]
     assert resumed.outcome.accuracies == straight.outcome.accuracies
     assert resumed.outcome.final_accuracy == straight.outcome.final_accuracy
@@ -109,7 +116,7 @@ def test_a_training_that_is_killed_goes_on_to_the_same_bits(tmp_path, monkeypatc
 def test_what_a_variant_cannot_do_is_a_line_with_its_reason(tmp_path, capsys):
     out = tmp_path / "it.jsonl"
     assert call("--task", "recall", "--variants", "uniform", "--seq-len", 32, "--steps", 20, "--out", out) == 3
-    (record,) = trial.read(out).records
+    (record,) = trials_of(out).records
     assert record.status == "unsupported"
     assert record.outcome.reasons == ["recall takes 1 to 8 pairs at 32 tokens, got 16"]
     told = capsys.readouterr().err

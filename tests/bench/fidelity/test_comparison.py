@@ -7,7 +7,7 @@ from bench import store
 from bench.errors import NotComparableError
 from bench.fidelity import comparison, trial
 from bench.fidelity.trial import Trained, TrialCase, TrialRecord
-from bench.record import Failed, Unsupported
+from bench.record import Failed, Unsupported, encode
 from tests.bench.runs import CPU, EXACT, GPU, SETTINGS, SOURCE, approximate
 from tests.bench.runs import record as operator
 from variants._contract import Workload
@@ -92,17 +92,17 @@ def test_trials_stand_beside_other_lines_and_each_reader_takes_its_own(tmp_path)
     with store.Appender(path) as appender:
         appender.append(operator(), made, record("low", trained(0.5)), record("low", trained(0.7)))
     with path.open("ab") as file:
+        file.write(encode(made).replace(b'"status":"trained"', b'"status":"taught"') + b"\n")
         file.write(b'{"schema":1,"case":{"kind":"task"\n')
-    found = trial.read(path)
+    apart = store.read(path, apart=trial.KINDS)
+    found = trial.of_lines(apart.apart)
     assert found.records[0] == made
     assert [each.outcome.final_accuracy for each in found.records] == [1.0, 0.7]  # the last line of a case counts
-    assert found.others == {"operator": 1}
-    apart = store.read(path, apart=trial.KINDS)
-    assert trial.of_lines(apart.apart).records == found.records
     assert (len(apart.records), apart.skipped) == (1, {})
     assert "run.jsonl line 5: not a trial" in found.problems[0]
+    assert "run.jsonl line 6: " in apart.problems[0]
     reading = store.read(path)
-    assert (len(reading.records), reading.skipped) == (1, {"task": 3})
+    assert (len(reading.records), reading.skipped) == (1, {"task": 4})
     path.write_bytes(b'{"schema":2,"case":{"kind":"task"}}\n')
     with pytest.raises(NotComparableError, match="has schema 2"):
-        trial.read(path)
+        store.read(path, apart=trial.KINDS)

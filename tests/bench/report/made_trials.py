@@ -58,4 +58,4 @@ def record(variant, outcome, *, seed=0, length=128, task="news", parameters=None
 
 
 def tried(*records, problems=()):
-    return Reading(list(records), list(problems), {})
+    return Reading(list(records), list(problems))
