@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bench import stats
+from bench.fidelity.sources import kind_of
 from bench.record import About, Host, Measured, Record, Settings, Source, Status, Unsupported
 from variants._contract import MODES, Claim, Workload
 
@@ -223,7 +224,7 @@ def repeats(grounds: Collection[Ground]) -> set[Ground]:
 
 
 def _made_up(inputs: str) -> int:
-    return {"normal": 2, "matched": 1}.get(inputs.partition(":")[0], 0)
+    return {"normal": 2, "matched": 1}.get(kind_of(inputs), 0)
 
 
 _Alike = list[Record]  # of one run, that share the very objects that say what they are of: only the first is looked at

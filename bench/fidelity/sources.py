@@ -26,11 +26,17 @@ from pathlib import Path
 from bench.errors import WrongUsageError, unknown
 
 KINDS = ("normal", "minilm", "matched", "file")
+REAL = ("minilm", "file")  # a model made these tensors
 LAYERS = 6
 
 _PLACES = "ATTENTION_BENCH_INPUT_FILES"
 _DIGEST_LETTERS = 8
 _STRETCHED = "stretched"
+
+
+def kind_of(text: str) -> str:
+    """The kind that a source's text names. Nothing is parsed: of a record that is read, the file need not be here."""
+    return text.partition(":")[0].partition("@")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +61,7 @@ class Source:
     @property
     def is_real(self) -> bool:
         """Whether a model made these tensors."""
-        return self.kind in ("minilm", "file")
+        return self.kind in REAL
 
 
 def parse(text: str) -> Source:

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from bench import wording
 from bench.cells import Cell, Contender, Ground
+from bench.fidelity.sources import REAL, kind_of
 from bench.record import Fidelity
 from bench.report import ceiling, front, markdown, savings, sections
 from bench.report.gallery import PictureFile, named
 
 NORMAL = "normal"
-_REAL = ("minilm", "file")
 _MOST_SOURCES = 6  # beside each other
 _NOTHING = "–"
 
@@ -95,8 +95,8 @@ def _family(members: Mapping[Ground, Sequence[Cell]]) -> Family:
 
 
 def is_real(source: str) -> bool:
-    """Whether a model made these tensors. The file of a source need not be here, so it is not parsed."""
-    return source.partition(":")[0].partition("@")[0] in _REAL
+    """Whether a model made these tensors."""
+    return kind_of(source) in REAL
 
 
 # --- fronts -------------------------------------------------------------------------------------------------------

@@ -60,10 +60,10 @@ def test_what_differs_in_anything_but_variant_mask_mode_and_length_is_kept_apart
 
 def test_grounds_of_real_inputs_come_first_and_seeds_in_order():
     found = gathered(*(runs.record(inputs=inputs, seed=seed) for inputs, seed in [
-        ("normal", 0), ("matched:1", 0), ("minilm", 1), ("file:mine", 0), ("minilm", 0),
+        ("normal", 0), ("matched@x", 0), ("matched:1", 0), ("minilm", 1), ("file:mine", 0), ("minilm", 0),
     ]))  # fmt: skip
     assert [(ground.inputs, ground.seed) for ground in found] == [
-        ("file:mine", 0), ("minilm", 0), ("matched:1", 0), ("normal", 0), ("minilm", 1),
+        ("file:mine", 0), ("minilm", 0), ("matched@x", 0), ("matched:1", 0), ("normal", 0), ("minilm", 1),
     ]  # fmt: skip
 
 
