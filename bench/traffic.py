@@ -1,13 +1,15 @@
-"""The least that must be moved for a workload, whoever solves it."""
+"""The least that must be moved for a workload, whoever solves it, and how fast the machine moves so much."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from variants._contract import Use, Workload
+
+COPY = "copy_bytes_per_second"
 
 _ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -29,3 +31,20 @@ def least_traffic_bytes(workload: Workload, uses: Collection[Use] = ("query", "k
 def item_bytes(dtype: str) -> int:
     """Bytes of one number."""
     return _ITEM_BYTES[dtype]
+
+
+def copy_bandwidths(ceilings: Mapping[str, float]) -> dict[int, float]:
+    """The rates of ``copy_bytes_per_second:SIZE``, by the size of the buffer in bytes."""
+    return {
+        int(size): rate
+        for name, rate in ceilings.items()
+        for key, _, size in [name.partition(":")]
+        if key == COPY and size
+    }
+
+
+def copy_bandwidth(ceilings: Mapping[str, float], traffic_bytes: int) -> float | None:
+    """The rate of the smallest copy that holds the traffic, or of main memory; None where neither was measured."""
+    sized = copy_bandwidths(ceilings)
+    fitting = [size for size in sized if size >= traffic_bytes]
+    return sized[min(fitting)] if fitting else ceilings.get(COPY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from bench.traffic import least_traffic_bytes
+from bench.traffic import copy_bandwidth, least_traffic_bytes
 from variants._pattern import Pattern
 
 if TYPE_CHECKING:
@@ -48,20 +48,8 @@ def roofline(
     """
     compute = ceilings.get(f"matmul_flops_per_second:{workload.dtype}")
     traffic = least_traffic_bytes(workload, uses)
-    bandwidth = _bandwidth(ceilings, traffic)
+    bandwidth = copy_bandwidth(ceilings, traffic)
     if not compute or not bandwidth or seconds <= 0:
         return None
     memory = bandwidth * issued_flops / traffic
     return Roofline(issued_flops / seconds / min(compute, memory), "compute" if compute <= memory else "memory")
-
-
-def _bandwidth(ceilings: Mapping[str, float], traffic_bytes: int) -> float | None:
-    """The rate of ``copy_bytes_per_second:SIZE`` for the smallest size that holds the traffic, or of main memory."""
-    sized = {
-        int(size): rate
-        for name, rate in ceilings.items()
-        for key, _, size in [name.partition(":")]
-        if key == "copy_bytes_per_second" and size
-    }
-    fitting = [size for size in sized if size >= traffic_bytes]
-    return sized[min(fitting)] if fitting else ceilings.get("copy_bytes_per_second")

@@ -22,7 +22,7 @@ from bench.report.canvas import TITLE_INCHES, Picture, picture
 from bench.report.labels import CHARACTER_INCHES, LINE_INCHES, shown
 from bench.report.panels import MARGIN_INCHES, End, look_of, name_beside, plain, within
 from bench.report.styles import style
-from bench.traffic import least_traffic_bytes
+from bench.traffic import COPY, copy_bandwidth, copy_bandwidths, least_traffic_bytes
 
 if TYPE_CHECKING:
     from bench.cells import Cell
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _LEFT, _AXES, _BOTTOM, _LEAST_HEIGHT = 1.1, 4.4, 0.55, 2.9
 _BELOW_RIDGE, _ABOVE_RIDGE = 16.0, 8.0
-_MAIN_MEMORY = "copy_bytes_per_second"
 _FASTER = 1.1  # a cache that is no faster than main memory needs no roof of its own
 _INPUTS: tuple[Use, ...] = ("query", "key", "value")
 
@@ -41,7 +40,7 @@ Point = tuple["Cell", float, float]  # issued FLOPs a byte, and a second
 def draw(cells: Sequence[Cell], host: Host) -> Picture | None:
     """At the mask, mode and length with the most; None without the machine's ceilings or FLOPs."""
     compute = host.ceilings.get(f"matmul_flops_per_second:{cells[0].ground.dtype}")
-    bandwidth = host.ceilings.get(_MAIN_MEMORY)
+    bandwidth = host.ceilings.get(COPY)
     mode = "fwd" if any(cell.mode == "fwd" and cell.seconds for cell in cells) else cells[0].mode
     place = busiest(cells, (mode,))
     if not compute or not bandwidth or place is None:
@@ -59,8 +58,8 @@ def draw(cells: Sequence[Cell], host: Host) -> Picture | None:
 
 def _cache(ceilings: Mapping[str, float]) -> float | None:
     """The rate of the fastest copy that fits into a cache, where there is one that beats main memory."""
-    fastest = max((rate for name, rate in ceilings.items() if name.startswith(f"{_MAIN_MEMORY}:")), default=0.0)
-    return fastest if fastest > _FASTER * ceilings[_MAIN_MEMORY] else None
+    fastest = max(copy_bandwidths(ceilings).values(), default=0.0)
+    return fastest if fastest > _FASTER * ceilings[COPY] else None
 
 
 def traffic_bytes(cell: Cell, ceilings: Mapping[str, float]) -> int:
@@ -76,18 +75,10 @@ def traffic_bytes(cell: Cell, ceilings: Mapping[str, float]) -> int:
         for count in (3, 2, 1):
             for uses in combinations(_INPUTS, count):
                 moved = least_traffic_bytes(cell.workload, uses)
-                if math.isclose(attainable, _bandwidth(ceilings, moved) * outcome.issued_flops / moved, rel_tol=1e-6):
+                rate = copy_bandwidth(ceilings, moved) or math.nan
+                if math.isclose(attainable, rate * outcome.issued_flops / moved, rel_tol=1e-6):
                     return moved
     return every
-
-
-def _bandwidth(ceilings: Mapping[str, float], moved_bytes: int) -> float:
-    """That of the smallest copy which moves as much, as the measuring has it; else that of main memory."""
-    sized = {
-        int(name.partition(":")[2]): rate for name, rate in ceilings.items() if name.startswith(f"{_MAIN_MEMORY}:")
-    }
-    fitting = [size for size in sized if size >= moved_bytes]
-    return sized[min(fitting)] if fitting else ceilings[_MAIN_MEMORY]
 
 
 def _figure(points: Sequence[Point], compute: float, bandwidth: float, cache: float | None) -> Figure:
