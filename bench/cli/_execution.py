@@ -201,7 +201,7 @@ def _make(work: _Work, cells: list[Cell], tries: list[TrialCase]) -> Spent:
     able = [cell for cell in cells if blueprint.unsupported(cell.case) is None]
     if unsupported:
         told = wording.reasons(reason for _, outcome in unsupported for reason in outcome.reasons)
-        click.echo(f"{len(unsupported)} of {len(cells)} cases are unsupported: {told}", err=True)
+        click.echo(f"{len(unsupported)} of {len(cells)} cases unsupported: {told}", err=True)
     seconds = {key: guess.case_seconds for key, guess in estimate.guesses(blueprint, this.host.ceilings).items()}
     seconds |= {case.key(): trials.expected_seconds(case) for case in tries}
     every = [*able, *(Cell(case, 0) for case in tries)]

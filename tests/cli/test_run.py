@@ -107,7 +107,7 @@ def test_nothing_measured_is_exit_3(fake_bench, file):
     ended = fake_bench("run", "--variants", "picky", "--mask", "causal", "--out", file)
     assert ended.code == 3
     assert "nothing was measured" in ended.err
-    assert "1 of 1 cases are unsupported: " in ended.err
+    assert "1 of 1 cases unsupported: " in ended.err
     assert store.read(file).records[0].outcome.reasons[0] in ended.err
     assert [one.status for one in store.read(file).records] == ["unsupported"]
 

@@ -13,8 +13,9 @@ import pytest
 
 from bench import store
 from bench.cli import main
-from bench.fidelity import shipped, trial
+from bench.fidelity import trial
 from bench.sweep import supervisor
+from tests.bench.extras import needs_encoder
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,7 +125,7 @@ def test_what_a_variant_cannot_do_is_a_line_with_its_reason(tmp_path, capsys):
     assert "no exact attention" not in told
 
 
-@pytest.mark.skipif(bool(shipped.encoder_missing()), reason="the extra `fidelity` is not installed")
+@needs_encoder
 def test_a_drop_in_that_does_not_fit_says_so_on_the_terminal(tmp_path, capsys):
     out = tmp_path / "it.jsonl"
     assert call("--task", "drop_in", "--variants", "uniform", "--seq-len", 100_000, "--out", out) == 3

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from bench.errors import WrongUsageError
-from bench.fidelity import activations, encoder, shipped, texts
+from bench.fidelity import activations, encoder, texts
 from bench.fidelity.recording import recorded
 from bench.measure import inputs
+from tests.bench.extras import needs_encoder
 from variants._contract import Workload
 
-pytestmark = pytest.mark.skipif(bool(shipped.encoder_missing()), reason="the extra `fidelity` is not installed")
+pytestmark = needs_encoder
 
 SMALL = Workload(batch=2, heads=3, kv_heads=3, query_length=20, key_length=20, head_dim=32, inputs="minilm:1")
 

@@ -4,15 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from bench.fidelity import classifier, drop_in, encoder, rollout, shipped
+from bench.fidelity import classifier, drop_in, encoder, rollout
 from bench.fidelity.trial import TrialCase
 from tests.bench.attentions import variant
+from tests.bench.extras import needs_encoder, needs_news
 from variants import sdpa_math, uniform
 from variants._contract import NoParameters
-
-needs_extra = pytest.mark.skipif(
-    bool(shipped.encoder_missing() or shipped.news_missing()), reason="the extra `fidelity` is not installed"
-)
 
 
 def replaced(how, length=24):
@@ -22,7 +19,8 @@ def replaced(how, length=24):
     return drop_in.replaced(case, how, NoParameters(), told=lambda stage: None)
 
 
-@needs_extra
+@needs_encoder
+@needs_news
 def test_exact_attention_changes_nothing():
     found = replaced(sdpa_math.VARIANT)
     assert found.documents == 40
@@ -34,7 +32,8 @@ def test_exact_attention_changes_nothing():
     assert inside.entropy == pytest.approx(inside.exact_entropy, abs=1e-4)
 
 
-@needs_extra
+@needs_encoder
+@needs_news
 def test_the_mean_of_the_values_loses_a_lot():
     found = replaced(uniform.VARIANT)
     assert found.cosine < 0.8
@@ -45,14 +44,16 @@ def test_the_mean_of_the_values_loses_a_lot():
     assert found.attention.tokens[0] == "[CLS]"
 
 
-@needs_extra
+@needs_encoder
+@needs_news
 def test_what_is_not_finite_is_refused():
     broken = variant(lambda workload, parameters: lambda query, key, value: value * float("inf"))
     with pytest.raises(ValueError, match="not finite"):
         replaced(broken)
 
 
-@needs_extra
+@needs_encoder
+@needs_news
 def test_weights_inside_are_those_of_the_layers():
     workload = drop_in.workload(length=12, seed=0, device="cpu")
     tokens, _ = drop_in._documents(40, 12, 0)
@@ -74,7 +75,8 @@ def test_rollout_by_hand():
     assert rollout.mean_distance(torch.tensor([[0.0, 1.0], [0.5, 0.5]])) == pytest.approx(0.75)
 
 
-@needs_extra
+@needs_encoder
+@needs_news
 def test_the_classifier_finds_what_is_there_and_nothing_else():
     draw = np.random.default_rng(0)
     topics = [["a", "b"][index % 2] for index in range(80)]

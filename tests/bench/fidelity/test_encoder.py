@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from bench.fidelity import encoder, shipped, texts
+from tests.bench.extras import needs_encoder
 
-pytestmark = pytest.mark.skipif(bool(shipped.encoder_missing()), reason="the extra `fidelity` is not installed")
+pytestmark = needs_encoder
 
 SENTENCES = ["A man is eating food.", "A man is eating a piece of bread.", "A cheetah chases prey on across a field."]
 

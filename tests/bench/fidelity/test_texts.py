@@ -4,9 +4,7 @@ import pytest
 
 from bench.errors import WrongUsageError
 from bench.fidelity import shipped, texts
-
-needs_encoder = pytest.mark.skipif(bool(shipped.encoder_missing()), reason="the extra `fidelity` is not installed")
-needs_news = pytest.mark.skipif(bool(shipped.news_missing()), reason="the extra `fidelity` is not installed")
+from tests.bench.extras import needs_encoder, needs_news
 
 
 @needs_encoder
