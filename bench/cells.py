@@ -8,20 +8,21 @@ table and picture stands on one.
 from __future__ import annotations
 
 import json
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, TypeVar
+from functools import cached_property, lru_cache
+from itertools import repeat
+from operator import attrgetter
+from typing import Any, cast
 
 import numpy as np
 
 from bench import stats
 from bench.fidelity.sources import kind_of
-from bench.record import About, Host, Measured, Record, Settings, Source, Status, Unsupported
+from bench.record import About, Host, Measured, Outcome, Record, Settings, Source, Status, Unsupported
 from variants._contract import MODES, Claim, Workload
-
-_Number = TypeVar("_Number", int, float)
 
 FLOOR = "floor"
 _FAMILIES = ("exact", "sparse", "low_rank", "hashing", "kernel", "recurrent", "positional", "scoring", FLOOR)
@@ -121,25 +122,29 @@ class Cell:
         return self.records[0].case.workload
 
     @cached_property
-    def status(self) -> Status:
-        """``measured`` only if every process measured it: a missing figure beats a wrong one."""
-        return min({record.status for record in self.records}, key=SEVEREST.index)
+    def outcomes(self) -> Sequence[Outcome]:
+        """By process."""
+        return [record.outcome for record in self.records]
 
     @cached_property
+    def status(self) -> Status:
+        """``measured`` only if every process measured it: a missing figure beats a wrong one."""
+        of_each_kind = {type(record.outcome): record for record in self.records}.values()
+        return min((record.status for record in of_each_kind), key=SEVEREST.index)
+
+    @property
     def measured(self) -> Sequence[Measured]:
         """The outcomes, if the case counts as measured."""
-        if self.status != "measured":
-            return ()
-        return [record.outcome for record in self.records if isinstance(record.outcome, Measured)]
+        return cast("Sequence[Measured]", self.outcomes) if self.status == "measured" else ()
 
     @cached_property
     def samples(self) -> stats.Samples:
         """Seconds per block, by run and process; empty where nothing was timed."""
         return stats.Samples(
             {
-                (record.run_id, record.process): record.outcome.seconds
-                for record in (self.records if self.status == "measured" else ())
-                if isinstance(record.outcome, Measured) and record.outcome.seconds and min(record.outcome.seconds) > 0
+                _process(record.run_id, record.process): outcome.seconds
+                for record, outcome in zip(self.records, self.measured, strict=False)  # none, or of every record
+                if outcome.seconds
             }
         )
 
@@ -147,31 +152,37 @@ class Cell:
     def seconds(self) -> stats.Estimate | None:
         return stats.median(self.samples) if self.samples else None
 
-    @cached_property
+    @property
     def peak_bytes(self) -> int | None:
         """The highest over processes."""
-        return self.worst(lambda outcome: outcome.peak_bytes)
+        return cast("int | None", self.figures["peak_bytes"])
 
-    @cached_property
+    @property
     def relative_error(self) -> float | None:
         """Of the output against exact attention: the highest over processes."""
-        return self.worst(lambda outcome: outcome.fidelity.relative_error if outcome.fidelity else None)
+        return self.figures["relative_error"]
 
-    @cached_property
+    @property
     def cosine(self) -> float | None:
         """Between the output and exact attention: the lowest over processes."""
-        told = [outcome.fidelity.cosine for outcome in self.measured if outcome.fidelity is not None]
-        return min((cosine for cosine in told if cosine is not None), default=None)
+        return self.figures["cosine"]
 
-    def worst(self, figure: Callable[[Measured], _Number | None]) -> _Number | None:
-        """The largest over processes of a number of the outcome, None where no process has it."""
-        known = [value for value in map(figure, self.measured) if value is not None]
-        return max(known) if known else None
+    @cached_property
+    def figures(self) -> Mapping[str, float | None]:
+        """Over processes, of each size and error the largest, of each time and share the median; None without any.
+
+        There may be a million outcomes in all, so that they are gone through but once.
+        """
+        columns = _columns(_OF_OUTCOME, self.measured)
+        columns |= _columns(_OF_FIDELITY, columns.pop("fidelity"))
+        columns |= {name: [statistics.median(series) for series in columns[name] if series] for name in _SERIES}
+        largest = {name: max(columns[name], default=None) for name in _LARGEST}
+        least = {name: min(columns[name], default=None) for name in _LEAST}
+        return largest | least | {name: _median(columns[name]) for name in _MIDDLE}
 
     def middle(self, figure: Callable[[Measured], float | None]) -> float | None:
-        """The median over processes of a number of the outcome, None where no process has it."""
-        known = [value for value in map(figure, self.measured) if value is not None]
-        return float(np.median(known)) if known else None
+        """The median over processes of another number of the outcome, None where no process has it."""
+        return _median([value for value in map(figure, self.measured) if value is not None])
 
     def reasons(self) -> list[tuple[Status, str, str]]:
         """Why there is no figure: status, stage and reason, each once; empty where there is one."""
@@ -189,6 +200,33 @@ class Cell:
                 case outcome:
                     found.setdefault((record.status, outcome.stage, outcome.message))
         return list(found)
+
+
+_SIZES = ("peak_bytes", "output_bytes", "saved_bytes", "workspace_bytes", "reserved_bytes")
+_WORK = ("useful_flops", "issued_flops")
+_ERRORS = ("own_error", "tolerance", "gradient_error", "gradient_tolerance")
+_ONCE = ("setup_seconds", "compile_seconds", "first_call_seconds")
+_SERIES = ("seconds_warm", "seconds_graph")  # of these, the median of the medians
+_OF_OUTCOME = (*_SIZES, *_WORK, *_ERRORS, *_ONCE, *_SERIES, "roofline_fraction", "fidelity")
+_OF_FIDELITY = ("relative_error", "cosine", "density")
+_LARGEST, _LEAST = (*_SIZES, *_WORK, *_ERRORS, "relative_error"), ("cosine",)
+_MIDDLE = (*_ONCE, *_SERIES, "roofline_fraction", "density")
+
+
+def _columns(names: Sequence[str], of: Sequence[Any]) -> dict[str, list[Any]]:
+    """The values of each attribute, without None."""
+    columns = zip(*map(attrgetter(*names), of), strict=True) if of else repeat((), len(names))
+    return {name: [value for value in column if value is not None] for name, column in zip(names, columns, strict=True)}
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if values else None
+
+
+@lru_cache(maxsize=1 << 16)
+def _process(run_id: str, process: int) -> tuple[str, int]:
+    """The same object each time: a process meets many cells."""
+    return run_id, process
 
 
 def gather(records: Iterable[Record]) -> dict[Ground, list[Cell]]:
@@ -348,7 +386,7 @@ def _cells(ground: Ground, groups: Iterable[_Alike], contenders: Mapping[tuple[s
         contender = contenders[case.variant, _text(case.parameters)]
         cases[case.workload.mask, case.workload.mode, ground.length(case.workload), contender] += group
     cells = [
-        Cell(ground, contender, mask, mode, length, sorted(found, key=lambda record: (record.run_id, record.process)))
+        Cell(ground, contender, mask, mode, length, sorted(found, key=attrgetter("run_id", "process")))
         for (mask, mode, length, contender), found in cases.items()
     ]
     masks = {cell.mask: None for cell in cells}
@@ -362,6 +400,6 @@ def _cells(ground: Ground, groups: Iterable[_Alike], contenders: Mapping[tuple[s
 def hosts(records: Iterable[Record]) -> list[Host]:
     """Machines by fingerprint and device, each as it was first described."""
     found: dict[tuple[str, str], Host] = {}
-    for record in records:
-        found.setdefault((record.host.fingerprint, record.host.device_name), record.host)
+    for host in {id(host): host for host in map(attrgetter("host"), records)}.values():  # most share one
+        found.setdefault((host.fingerprint, host.device_name), host)
     return list(found.values())

@@ -185,24 +185,22 @@ class _Shared(Generic[_T]):
 _Parts = tuple[bytes, bytes, bytes, bytes, bytes]
 
 
-def _split(text: bytes, tail: int = 0) -> _Parts | None:
+def _split(text: bytes, middle: bytes = b"") -> _Parts | None:
     """A line as we write it, around its outcome: what is before, it, the process, what is behind, the time.
 
-    ``tail``: about how far from its end the process stands, if that can be guessed, so that it is found sooner.
+    ``middle``: what was behind the process in another line. Mostly it is so here too, and need not be copied then.
     """
     outcome = text.find(b',"outcome":')
-    process = text.find(b',"process":', max(len(text) - tail - _GUESS, 0)) if tail else -1
-    if process < 0:
-        process = text.rfind(b',"process":')
-    about = text.find(b',"about":', process)
     at = text.rfind(b',"at":')
-    if not 0 < outcome < process < about < at:
+    about = at - len(middle)
+    if not (middle and about > 0 and text.startswith(middle, about)):
+        about = text.rfind(b',"about":', 0, max(at, 0))
+        middle = text[about:at]
+    process = text.rfind(b',"process":', 0, max(about, 0))
+    if not 0 < outcome < process:
         return None
     end = text.rfind(b"}")
-    return text[:outcome], text[outcome + 11 : process], text[process + 11 : about], text[about:at], text[at + 6 : end]
-
-
-_GUESS = 32
+    return text[:outcome], text[outcome + 11 : process], text[process + 11 : about], middle, text[at + 6 : end]
 
 
 class _Parser:
@@ -219,7 +217,7 @@ class _Parser:
         self._source = _Shared(msgspec.json.Decoder(Source).decode)
         self._heads: dict[bytes, tuple[str, Case]] = {}
         self._tails: dict[bytes, tuple[About, Settings, Host, Source, str | None]] = {}
-        self._tail = 0
+        self._middle = b""
         self._number = msgspec.json.Decoder(int)
         self._text: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
 
@@ -232,23 +230,20 @@ class _Parser:
 
         """
         try:
-            return self._parse(text)
+            return self._repeated(text) or self._whole(text)
         except msgspec.DecodeError as error:
             raise ValueError(str(error)) from error
-
-    def _parse(self, text: bytes) -> Record | str:
-        return self._repeated(text) or self._whole(text)
 
     def _repeated(self, text: bytes) -> Record | None:
         """Of a line that differs from earlier ones in its outcome, its process and its time alone: those are decoded.
 
         The rest is looked up by its text, which was found to be JSON on both sides of the outcome when it was kept.
         """
-        parts = _split(text, self._tail)
+        parts = _split(text, self._middle)
         if parts is None:
             return None
         beginning, outcome, process, middle, at = parts
-        self._tail = len(process) + len(middle) + len(at) + 19
+        self._middle = middle  # the very object, whose hash is known
         head, tail = self._heads.get(beginning), self._tails.get(middle)
         if head is None or tail is None:
             return None
@@ -328,12 +323,13 @@ def _decode_case(text: bytes) -> Case | str:
 class _Outcomes:
     """Decodes outcomes. The names of what was dispatched are most of their text, and repeat: they are shared.
 
-    With ``compactly`` seconds are arrays, a third as large as lists.
+    With ``compactly`` seconds are arrays, a third as large as lists, and names of timers are shared too.
     """
 
     def __init__(self, *, compactly: bool) -> None:
         self._decode = msgspec.json.Decoder(Outcome).decode
         self._names = _Shared(msgspec.json.Decoder(list[str]).decode)
+        self._timers: dict[str, str] = {}
         self._compactly = compactly
 
     def __call__(self, text: bytes) -> Outcome:
@@ -347,6 +343,7 @@ class _Outcomes:
             force_setattr(outcome, "dispatched", self._names(names))
         if self._compactly and isinstance(outcome, Measured):
             force_setattr(outcome, "seconds", array("d", outcome.seconds))
+            force_setattr(outcome, "timer", self._timers.setdefault(outcome.timer, outcome.timer))
         return outcome
 
 

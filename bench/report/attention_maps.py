@@ -15,7 +15,7 @@ from matplotlib.path import Path
 
 from bench import wording
 from bench.report import colours
-from bench.report.canvas import TITLE_INCHES, Picture, picture
+from bench.report.canvas import TITLE_INCHES, Picture
 from bench.report.labels import CHARACTER_INCHES, NAME_POINTS, shown
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def draw(cells: Sequence[Cell]) -> Picture | None:
     exact = [cell for cell in there if cell.contender.exact][:1]
     chosen = [(cell, maps[cell]) for cell in (*exact, *(cell for cell in there if not cell.contender.exact))][:_MOST]
     title = f"Who attends to whom · {shown(place[0])}, N = {wording.length(place[1])}, one head"
-    return picture(partial(_figure, chosen), title)
+    return Picture(partial(_figure, chosen), title)
 
 
 def _map(cell: Cell) -> Map | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 
 from bench import wording
 from bench.cells import Cell, Contender
@@ -63,9 +62,9 @@ def phases(cells: Sequence[Cell]) -> Picture | None:
 def _setup(modes: Mapping[str, Cell]) -> dict[str, float]:
     """Of the first mode that has it: what happens once."""
     for cell in modes.values():
-        setup = cell.middle(attrgetter("setup_seconds"))
-        first = cell.middle(attrgetter("first_call_seconds"))
-        compiling = cell.middle(attrgetter("compile_seconds"))
+        setup = cell.figures["setup_seconds"]
+        first = cell.figures["first_call_seconds"]
+        compiling = cell.figures["compile_seconds"]
         if setup is None:
             continue
         calling = first or 0.0
@@ -118,9 +117,9 @@ def memory(cells: Sequence[Cell]) -> Picture | None:
         if cell is None or not cell.peak_bytes:
             continue
         parts = {
-            _OUTPUT.name: cell.worst(attrgetter("output_bytes")),
-            _SAVED.name: cell.worst(attrgetter("saved_bytes")),
-            _WORKSPACE.name: cell.worst(attrgetter("workspace_bytes")),
+            _OUTPUT.name: cell.figures["output_bytes"],
+            _SAVED.name: cell.figures["saved_bytes"],
+            _WORKSPACE.name: cell.figures["workspace_bytes"],
             _PEAK.name: cell.peak_bytes,
         }
         rows.append((contender, {name: float(size) for name, size in parts.items() if size}))

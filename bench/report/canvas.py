@@ -43,30 +43,40 @@ _PIXELS_PER_INCH = 130
 TITLE_INCHES = 0.46
 
 
-@dataclass(frozen=True)
-class Picture:
-    """One drawing for light and for dark pages, and as pixels."""
-
-    svg: bytes
-    png: bytes
-
-    @cached_property
-    def dark_svg(self) -> bytes:
-        return colours.dark(self.svg)
-
-
 def settings() -> AbstractContextManager[Any]:
     """Matplotlib's settings while something is drawn."""
     return mpl.rc_context(_RC)  # type: ignore[arg-type]  # its keys are a literal of hundreds
 
 
-def picture(draw: Callable[[], Figure], title: str) -> Picture:
-    """What ``draw`` draws, with a title above."""
-    with settings():
-        figure = draw()
-        x, y = 0.12 / figure.get_figwidth(), 1 - 0.2 / figure.get_figheight()
-        figure.text(x, y, title, fontsize=10.5, fontweight="bold", va="center")
-        return Picture(_rendered(figure, "svg"), _rendered(figure, "png"))
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """What ``draw`` draws, with a title above: for light and for dark pages, and as pixels.
+
+    Nothing is drawn before it is asked for, since that takes longest; see :mod:`bench.report.drawing`.
+    """
+
+    draw: Callable[[], Figure]
+    title: str
+
+    @property
+    def svg(self) -> bytes:
+        return self._drawn[0]
+
+    @property
+    def dark_svg(self) -> bytes:
+        return colours.dark(self.svg)
+
+    @property
+    def png(self) -> bytes:
+        return self._drawn[1]
+
+    @cached_property
+    def _drawn(self) -> tuple[bytes, bytes]:
+        with settings():
+            figure = self.draw()
+            x, y = 0.12 / figure.get_figwidth(), 1 - 0.2 / figure.get_figheight()
+            figure.text(x, y, self.title, fontsize=10.5, fontweight="bold", va="center")
+            return _rendered(figure, "svg"), _rendered(figure, "png")
 
 
 def _rendered(figure: Figure, form: Literal["svg", "png"]) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
 
 from bench import wording
 from bench.cells import Cell
@@ -58,10 +57,10 @@ def budget(cell: Cell) -> float | None:
     chosen = json.loads(cell.contender.parameters).get("k") if is_ceiling(cell) else None
     if isinstance(chosen, (int, float)) and cell.mask == "full":
         return float(min(chosen, keys))
-    density = cell.middle(lambda outcome: outcome.fidelity.density if outcome.fidelity else None)
+    density = cell.figures["density"]
     if density is not None and 0 < density < 1:
         return density * keys
-    useful, issued = cell.worst(attrgetter("useful_flops")), cell.worst(attrgetter("issued_flops"))
+    useful, issued = cell.figures["useful_flops"], cell.figures["issued_flops"]
     return issued / useful * keys if useful and issued else None
 
 

@@ -104,6 +104,7 @@ def page(
     missing = gaps.gaps(cells)
     saved = [one for members in known.values() for one in [savings.savings(members)] if one]
     fractions = ceiling.fractions(cells)
+    told = trust.circumstances(cells)
     return GroundPage(
         number=number,
         title=title,
@@ -136,10 +137,10 @@ def page(
         missing=sum(cell.status != "measured" for cell in cells),
         gaps=sections.gaps(missing),
         unspoken=gaps.unspoken(cells),
-        warnings=[markdown.text(warning) for warning in trust.warnings(ground, cells, host)],
+        warnings=[markdown.text(warning) for warning in trust.warnings(ground, cells, host, told)],
         environment=markdown.table(
             ["property", "value"],
-            [[fact, markdown.text(value)] for fact, value in trust.environment(ground, cells, host)],
+            [[fact, markdown.text(value)] for fact, value in trust.environment(ground, cells, host, told)],
             left=2,
         ),
         notes=sections.notes(trust.notes(cells)),

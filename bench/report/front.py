@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from bench import wording
 from bench.report import colours
-from bench.report.canvas import TITLE_INCHES, Picture, picture
+from bench.report.canvas import TITLE_INCHES, Picture
 from bench.report.labels import CHARACTER_INCHES, LINE_INCHES, shown
 from bench.report.panels import MARGIN_INCHES, End, look_of, name_beside, within
 from bench.report.styles import style
@@ -107,7 +107,7 @@ def draw(fronts: Sequence[Front], cost: str = SPEED.name, *, most: int = _MOST_P
     fronts = fronts[:most]
     if not fronts:
         return None
-    return picture(partial(_figure, fronts), f"{cost} against fidelity: upper left is best")
+    return Picture(partial(_figure, fronts), f"{cost} against fidelity: upper left is best")
 
 
 def _figure(fronts: Sequence[Front]) -> Figure:

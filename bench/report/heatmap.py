@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from bench import wording
 from bench.cells import Cell, Contender
 from bench.report import colours
-from bench.report.canvas import TITLE_INCHES, Picture, picture
+from bench.report.canvas import TITLE_INCHES, Picture
 from bench.report.labels import CHARACTER_INCHES, shown
 from bench.report.panels import ticks
 
@@ -48,7 +48,7 @@ def draw(cells: Sequence[Cell], speedups: Mapping[Cell, Estimate], over: str) ->
         ]
         counted = f" ({number} of {len(pages)})" if len(pages) > 1 else ""
         title = f"How many times as fast as {shown(over)}{counted}"
-        found.append(picture(partial(_figure, shown_here, page, at, speedups), title))
+        found.append(Picture(partial(_figure, shown_here, page, at, speedups), title))
     return found
 
 

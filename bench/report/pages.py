@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import jinja2
@@ -19,6 +20,7 @@ from bench.fidelity.trial import TrialRecord
 from bench.record import Record
 from bench.report import (
     chapters,
+    drawing,
     fidelity,
     index,
     inside,
@@ -29,6 +31,7 @@ from bench.report import (
     sources,
     tables,
     titles,
+    trust,
 )
 from bench.report.chapters import GroundPage
 from bench.report.gallery import PictureFile
@@ -83,8 +86,7 @@ def write(
             files["measurements.csv"] = tables.as_csv(tables.records_frame(reading.records))
     if trials:
         files["trials.csv"] = inside.as_csv(trials)
-    for file in _pictures(pages, parts):
-        files |= file.files
+    files |= drawing.files(_pictures(pages, parts))
     files[index.CARD] = index.encode(_card(pages, parts, reading, trials, gathered))
     _put(out, files)
     return out / README
@@ -190,7 +192,7 @@ def _readme(
         details=markdown.details,
         text=markdown.text,
         saves=savings.NOTE if any(page.savings for page in pages) else "",
-        commands=_commands([*reading.records, *trials]),
+        commands=_commands(chain(reading.records, trials)),
         rows=len(reading.records),
         most_rows=MOST_ROWS,
         further=len(gathered) - len(pages),
@@ -242,10 +244,9 @@ def _headline_title(gathered: Mapping[Ground, Sequence[Cell]], trials: Iterable[
 def _summary(
     gathered: Mapping[Ground, Sequence[Cell]], records: Sequence[Record], trials: Sequence[TrialRecord]
 ) -> str:
-    days = sorted({record.at[:10] for record in (*records, *trials) if record.at})
-    when = [" to ".join(dict.fromkeys((days[0], days[-1])))] if days else []
+    when = trust.days(chain(records, trials))
     bare = [_counted_cells(gathered)] if gathered else []
-    return " · ".join([*bare, *([_counted_trials(trials)] if trials else []), *when])
+    return " · ".join([*bare, *([_counted_trials(trials)] if trials else []), *([when] if when else [])])
 
 
 def _counted_trials(trials: Sequence[TrialRecord]) -> str:
@@ -291,10 +292,8 @@ def _skipped(skipped: Mapping[str, int]) -> list[str]:
 def _commands(records: Iterable[Record]) -> str:
     """The commands of the runs, each once."""
     commands: dict[str, list[str]] = {}
-    for record in records:
-        runs = commands.setdefault(record.command or "", [])
-        if record.run_id not in runs:
-            runs.append(record.run_id)
+    for command, run in dict.fromkeys((record.command or "", record.run_id) for record in records):
+        commands.setdefault(command, []).append(run)
     parts = []
     for command, runs in commands.items():
         names = wording.listed([markdown.code(run) for run in runs])

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
 from bench import wording
-from bench.report.canvas import TITLE_INCHES, Picture, picture
+from bench.report.canvas import TITLE_INCHES, Picture
 from bench.report.colours import INK
 from bench.report.labels import CHARACTER_INCHES, LINE_INCHES, shown
 from bench.report.panels import MARGIN_INCHES, Curve, Reference, look_of, panel, plain
@@ -74,8 +74,8 @@ def draw(curves: Sequence[Curve], quantity: Quantity, title: str, axis: str = "l
     if not lengths:
         return None
     if len(lengths) > 1:
-        return picture(lambda: _lines(curves, quantity, lengths, axis), title)
-    return picture(lambda: _dots(curves, quantity), f"{title} · {axis} = {wording.length(lengths[0])}")
+        return Picture(lambda: _lines(curves, quantity, lengths, axis), title)
+    return Picture(lambda: _dots(curves, quantity), f"{title} · {axis} = {wording.length(lengths[0])}")
 
 
 def _limits(curves: Iterable[Curve], quantity: Quantity) -> tuple[float, float]:

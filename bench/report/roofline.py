@@ -10,7 +10,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import combinations
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
@@ -18,7 +17,7 @@ from matplotlib.figure import Figure
 from bench import wording
 from bench.report import colours
 from bench.report.breakdowns import busiest
-from bench.report.canvas import TITLE_INCHES, Picture, picture
+from bench.report.canvas import TITLE_INCHES, Picture
 from bench.report.labels import CHARACTER_INCHES, LINE_INCHES, shown
 from bench.report.panels import MARGIN_INCHES, End, look_of, name_beside, plain, within
 from bench.report.styles import style
@@ -47,13 +46,13 @@ def draw(cells: Sequence[Cell], host: Host) -> Picture | None:
         return None
     points: list[Point] = []
     for cell in cells:
-        issued = cell.worst(attrgetter("issued_flops"))
+        issued = cell.figures["issued_flops"]
         if (cell.mask, cell.length, cell.mode) == (*place, mode) and cell.seconds and issued:
             points.append((cell, issued / traffic_bytes(cell, host.ceilings), issued / cell.seconds.value))
     if not points:
         return None
     title = f"Roofline · {shown(place[0])}, {mode}, N = {wording.length(place[1])}"
-    return picture(partial(_figure, points, compute, bandwidth, _cache(host.ceilings)), title)
+    return Picture(partial(_figure, points, compute, bandwidth, _cache(host.ceilings)), title)
 
 
 def _cache(ceilings: Mapping[str, float]) -> float | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter
 
 from bench import wording
 from bench.cells import Cell, Contender
@@ -149,12 +147,12 @@ def speedups(cells: Sequence[Cell], found: Mapping[Cell, Estimate], over: str | 
 
 def memory(cells: Sequence[Cell]) -> str:
     """Peak memory in MiB, and what of it is kept for the backward where there is one."""
-    splits = any(cell.worst(attrgetter("saved_bytes")) is not None for cell in cells)
+    splits = any(cell.figures["saved_bytes"] is not None for cell in cells)
 
     def written(cell: Cell) -> str | None:
         if cell.peak_bytes is None:
             return None
-        saved = cell.worst(attrgetter("saved_bytes"))
+        saved = cell.figures["saved_bytes"]
         return wording.mebibytes(cell.peak_bytes) + (f" ({wording.mebibytes(saved)})" if saved is not None else "")
 
     return by_length("peak (saved) MiB" if splits else "peak MiB", cells, written)
@@ -164,8 +162,8 @@ def own_errors(cells: Sequence[Cell]) -> str:
     """Each against its own formula in float64, with what rounding explains; gradients below."""
 
     def written(cell: Cell) -> str | None:
-        output = _held(cell.worst(attrgetter("own_error")), cell.worst(attrgetter("tolerance")))
-        gradient = _held(cell.worst(attrgetter("gradient_error")), cell.worst(attrgetter("gradient_tolerance")))
+        output = _held(cell.figures["own_error"], cell.figures["tolerance"])
+        gradient = _held(cell.figures["gradient_error"], cell.figures["gradient_tolerance"])
         lines = [output, gradient and f"∇ {gradient}"]
         return "<br>".join(line for line in lines if line) or None
 
@@ -200,10 +198,10 @@ def setups(cells: Sequence[Cell]) -> str:
     """What happens once: building, compiling, the first call."""
 
     def written(cell: Cell) -> str | None:
-        seconds = cell.middle(attrgetter("setup_seconds"))
+        seconds = cell.figures["setup_seconds"]
         if seconds is None:
             return None
-        compiling = cell.middle(attrgetter("compile_seconds"))
+        compiling = cell.figures["compile_seconds"]
         return wording.duration(seconds) + (f" ({wording.duration(compiling)})" if compiling else "")
 
     return by_length("set-up (compiling)", cells, written)
@@ -213,8 +211,8 @@ def other_clocks(cells: Sequence[Cell]) -> str:
     """On CUDA: with the cache as the call before left it, and replayed from a graph."""
 
     def written(cell: Cell) -> str | None:
-        warm = cell.middle(lambda outcome: statistics.median(outcome.seconds_warm) if outcome.seconds_warm else None)
-        graph = cell.middle(lambda outcome: statistics.median(outcome.seconds_graph) if outcome.seconds_graph else None)
+        warm = cell.figures["seconds_warm"]
+        graph = cell.figures["seconds_graph"]
         told = [f"{wording.duration(seconds)}{kind}" for seconds, kind in ((warm, ""), (graph, " graph")) if seconds]
         return "<br>".join(told) or None
 
@@ -225,7 +223,7 @@ def rates(cells: Sequence[Cell]) -> str:
     """Share of what the machine was seen to attain at this arithmetic intensity."""
 
     def written(cell: Cell) -> str | None:
-        share = cell.middle(attrgetter("roofline_fraction"))
+        share = cell.figures["roofline_fraction"]
         return None if share is None else wording.percent(share)
 
     return by_length("share of the roofline", cells, written)

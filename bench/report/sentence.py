@@ -19,7 +19,7 @@ from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 
 from bench.report import colours
-from bench.report.canvas import TITLE_INCHES, Picture, picture
+from bench.report.canvas import TITLE_INCHES, Picture
 from bench.report.labels import shown
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def draw(panels: Sequence[Panel], tokens: Sequence[str], title: str) -> Picture 
     panels = panels[:MOST]
     if not panels or not tokens:
         return None
-    return picture(partial(_figure, panels, [_short(token, _LONGEST_TOKEN) for token in tokens]), title)
+    return Picture(partial(_figure, panels, [_short(token, _LONGEST_TOKEN) for token in tokens]), title)
 
 
 def deepest(weights: Weights) -> float:

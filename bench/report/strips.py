@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator
 
 from bench.cells import Contender
 from bench.report import colours
-from bench.report.canvas import TITLE_INCHES, Picture, picture
+from bench.report.canvas import TITLE_INCHES, Picture
 from bench.report.labels import CHARACTER_INCHES, shown
 from bench.report.panels import plain
 
@@ -44,7 +44,7 @@ class Strips:
 def draw(strips: Strips, title: str) -> Picture | None:
     """None where there is nothing to show."""
     rows = [(contender, values) for contender, values in strips.rows if values]
-    return picture(partial(_figure, strips, rows), title) if rows else None
+    return Picture(partial(_figure, strips, rows), title) if rows else None
 
 
 def _figure(strips: Strips, rows: Sequence[tuple[Contender, Mapping[str, float]]]) -> Figure:

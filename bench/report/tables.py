@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -147,28 +146,28 @@ def _cell_row(number: int, cell: Cell, speedup: stats.Estimate | None, over: str
         "speedup_low": faster.low,
         "speedup_high": faster.high,
         "peak_bytes": cell.peak_bytes,
-        "output_bytes": cell.worst(attrgetter("output_bytes")),
-        "saved_bytes": cell.worst(attrgetter("saved_bytes")),
-        "workspace_bytes": cell.worst(attrgetter("workspace_bytes")),
-        "reserved_bytes": cell.worst(attrgetter("reserved_bytes")),
-        "setup_seconds": cell.middle(attrgetter("setup_seconds")),
-        "compile_seconds": cell.middle(attrgetter("compile_seconds")),
-        "first_call_seconds": cell.middle(attrgetter("first_call_seconds")),
-        "own_error": cell.worst(attrgetter("own_error")),
-        "tolerance": cell.worst(attrgetter("tolerance")),
-        "gradient_error": cell.worst(attrgetter("gradient_error")),
-        "gradient_tolerance": cell.worst(attrgetter("gradient_tolerance")),
+        "output_bytes": cell.figures["output_bytes"],
+        "saved_bytes": cell.figures["saved_bytes"],
+        "workspace_bytes": cell.figures["workspace_bytes"],
+        "reserved_bytes": cell.figures["reserved_bytes"],
+        "setup_seconds": cell.figures["setup_seconds"],
+        "compile_seconds": cell.figures["compile_seconds"],
+        "first_call_seconds": cell.figures["first_call_seconds"],
+        "own_error": cell.figures["own_error"],
+        "tolerance": cell.figures["tolerance"],
+        "gradient_error": cell.figures["gradient_error"],
+        "gradient_tolerance": cell.figures["gradient_tolerance"],
         "relative_error": cell.relative_error,
         "cosine": cell.cosine,
-        "useful_flops": cell.worst(attrgetter("useful_flops")),
-        "issued_flops": cell.worst(attrgetter("issued_flops")),
+        "useful_flops": cell.figures["useful_flops"],
+        "issued_flops": cell.figures["issued_flops"],
         "effective_tflops": _tflops(cell),
-        "roofline_fraction": cell.middle(attrgetter("roofline_fraction")),
+        "roofline_fraction": cell.figures["roofline_fraction"],
     }
 
 
 def _tflops(cell: Cell) -> float | None:
-    useful = cell.worst(attrgetter("useful_flops"))
+    useful = cell.figures["useful_flops"]
     return useful / cell.seconds.value / 1e12 if useful and cell.seconds else None
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -23,11 +24,57 @@ _LOAD_PER_CORE = 1.0
 _ABOVE_CEILING = 1.05
 _NO_THROTTLING = ("none", "", None)
 
+_Value = float | int | str | None
 
-def environment(ground: Ground, cells: Sequence[Cell], host: Host) -> list[tuple[str, str]]:
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What was told beside the figures of one ground; there may be a million outcomes, gone through but once.
+
+    ``count``: outcomes with a time, of cells that count as measured; ``unsettled`` of them had not settled, and of none
+    more than ``dropped`` of its samples were. ``conditions``: of them by name; ``beside``: of all others.
+    """
+
+    count: int
+    unsettled: int
+    dropped: float
+    timers: Collection[str]
+    samples: Collection[int]
+    conditions: Mapping[str, Sequence[_Value]]
+    beside: Mapping[str, Sequence[_Value]]
+
+
+def circumstances(cells: Sequence[Cell]) -> Circumstances:
+    """Of the cells of one ground."""
+    count, settled, dropped = 0, 0, 0.0
+    timers: set[str] = set()
+    samples: set[int] = set()
+    conditions: dict[str, list[_Value]] = defaultdict(list)
+    beside: dict[str, list[_Value]] = defaultdict(list)
+    for cell in cells:
+        measured = [outcome for outcome in cell.outcomes if isinstance(outcome, Measured)]
+        timed = [outcome for outcome in measured if outcome.seconds]
+        timers.update(outcome.timer for outcome in timed)
+        samples.update(len(outcome.seconds) for outcome in timed)
+        if cell.status == "measured":
+            count += len(timed)
+            settled += sum(outcome.settled for outcome in timed)
+            dropped = max([dropped, *(outcome.dropped_share for outcome in timed)])
+            _extend(conditions, timed)
+            _extend(beside, [outcome for outcome in measured if not outcome.seconds])
+        else:
+            _extend(beside, measured)
+    return Circumstances(count, count - settled, dropped, timers, samples, conditions, beside)
+
+
+def _extend(conditions: Mapping[str, list[_Value]], outcomes: Iterable[Measured]) -> None:
+    told = [outcome.conditions for outcome in outcomes]
+    for name in set(chain.from_iterable(told)):
+        conditions[name] += [one[name] for one in told if name in one]
+
+
+def environment(ground: Ground, cells: Sequence[Cell], host: Host, told: Circumstances) -> list[tuple[str, str]]:
     """What was measured on and with, as name and value."""
-    records = [record for cell in cells for record in cell.records]
-    measured = [record.outcome for record in records if isinstance(record.outcome, Measured)]
     settings = ground.settings
     facts = [
         ("device", ground.device_name),
@@ -40,16 +87,16 @@ def environment(ground: Ground, cells: Sequence[Cell], host: Host) -> list[tuple
         ("float32 precision", settings.float32_precision),
         ("budget per case", _seconds(settings.time_budget_seconds)),
         ("timeout per case", _seconds(settings.timeout_seconds)),
-        ("timer", ", ".join(sorted({outcome.timer for outcome in measured if outcome.seconds}))),
+        ("timer", ", ".join(sorted(told.timers))),
         ("revision", revision(ground)),
         ("versions", ", ".join(f"{name} {version}" for name, version in ground.versions)),
-        ("runs", ", ".join(sorted({record.run_id for record in records}))),
-        ("measured", _when(records)),
-        ("processes per case", _range([len(cell.records) for cell in cells])),
-        ("samples per process", _range([len(outcome.seconds) for outcome in measured if outcome.seconds])),
+        ("runs", ", ".join(sorted({record.run_id for cell in cells for record in cell.records}))),
+        ("measured", days(record for cell in cells for record in cell.records)),
+        ("processes per case", _range({len(cell.records) for cell in cells})),
+        ("samples per process", _range(told.samples)),
         ("noise floor", noise_floor(cells)),
         ("ceilings", _ceilings(host.ceilings)),
-        *_conditions(_columns(measured)),
+        *_conditions(told),
     ]
     return [(name, value) for name, value in facts if value]
 
@@ -61,9 +108,8 @@ def noise_floor(cells: Iterable[Cell]) -> str:
     """
     between, within = [], []
     for cell in cells:
-        medians = [*cell.samples.medians.values()]
-        if len(medians) > 1:
-            between.append(float(np.std(np.log(medians), ddof=1)))
+        if len(cell.samples) > 1:
+            between.append(float(np.std(np.log(cell.samples.medians), ddof=1)))
         elif cell.samples.only is not None and len(cell.samples.only) > 1:
             within.append(float(np.std(np.log(cell.samples.only), ddof=1)))
     spreads, where = (
@@ -83,25 +129,24 @@ def revision(ground: Ground) -> str:
     return ground.git[:12] + (" with uncommitted changes" if ground.dirty else "")
 
 
-def warnings(ground: Ground, cells: Sequence[Cell], host: Host) -> list[str]:
+def warnings(ground: Ground, cells: Sequence[Cell], host: Host, told: Circumstances) -> list[str]:
     """What a reader should know before believing a figure; a sentence each."""
-    outcomes = [outcome for cell in cells for outcome in cell.measured if outcome.seconds]
     found = []
     if ground.dirty:
         found.append("The code had uncommitted changes: this revision alone does not repeat the figures.")
-    if outcomes and all(len(cell.samples) == 1 for cell in cells if cell.samples):
+    if told.count and all(len(cell.samples) == 1 for cell in cells if cell.samples):
         found.append(
             "Every case was measured in one process. Its intervals cover what varied within that process; identical "
             "code in two processes can differ by several percent. Differences under 5% are called noise here."
         )
-    unsettled = sum(not outcome.settled for outcome in outcomes)
-    if unsettled:
+    if told.unsettled:
         found.append(
-            f"{unsettled} of {len(outcomes)} series of samples had not settled to ±0.5% when the time budget was "
+            f"{told.unsettled} of {told.count} series of samples had not settled to ±0.5% when the time budget was "
             "spent; their intervals say how far they got."
         )
-    found += [sentence for sentence in _disturbances(outcomes, host) if sentence]
-    beyond = [fraction for fraction in map(_fraction, cells) if fraction is not None and fraction > _ABOVE_CEILING]
+    found += [sentence for sentence in _disturbances(told, host) if sentence]
+    fractions = [cell.figures["roofline_fraction"] for cell in cells]
+    beyond = [fraction for fraction in fractions if fraction is not None and fraction > _ABOVE_CEILING]
     if beyond:
         found.append(
             f"{wording.counted(len(beyond), 'case')} reached up to {wording.percent(max(beyond))} of what the machine "
@@ -121,35 +166,30 @@ def warnings(ground: Ground, cells: Sequence[Cell], host: Host) -> list[str]:
     return found
 
 
-def _fraction(cell: Cell) -> float | None:
-    return cell.middle(attrgetter("roofline_fraction"))
-
-
-def _disturbances(outcomes: Sequence[Measured], host: Host) -> Iterable[str]:
-    told = _columns(outcomes)
-    busy, steal, load = (_middle(_figures(told, name)) for name in ("others_busy_cores", "steal_share", "load_1min"))
+def _disturbances(told: Circumstances, host: Host) -> Iterable[str]:
+    busy, steal, load = (
+        _middle(_figures(told.conditions, name)) for name in ("others_busy_cores", "steal_share", "load_1min")
+    )
     if busy is not None and busy > _BUSY_CORES:
         yield f"Other work kept {busy:.1f} cores busy, in the median case."
     if steal is not None and steal > _STEAL:
         yield f"The host took {wording.percent(steal)} of the cores' time away, in the median case."
     if load is not None and host.cores and busy is None and load / host.cores > _LOAD_PER_CORE:
         yield f"The load was {load:.1f} on {wording.counted(host.cores, 'core')}, in the median case."
-    throttled = [reason for reason in told.get("throttling", []) if reason not in _NO_THROTTLING]
+    throttled = [reason for reason in told.conditions.get("throttling", []) if reason not in _NO_THROTTLING]
     if throttled:
         reasons = sorted(set(map(str, throttled)))
-        yield f"The device throttled during {len(throttled)} of {len(outcomes)} measurements ({'; '.join(reasons)})."
-    dropped = max((outcome.dropped_share for outcome in outcomes), default=0.0)
-    if dropped > 0.1:  # noqa: PLR2004  # a tenth
-        yield f"Up to {wording.percent(dropped)} of a case's samples were dropped for a known disturbance."
+        yield f"The device throttled during {len(throttled)} of {told.count} measurements ({'; '.join(reasons)})."
+    if told.dropped > 0.1:  # noqa: PLR2004  # a tenth
+        yield f"Up to {wording.percent(told.dropped)} of a case's samples were dropped for a known disturbance."
 
 
 def notes(cells: Iterable[Cell]) -> list[tuple[str, int, int]]:
     """What the measuring itself noted, how often, in how many ways that differ in numbers; the most frequent first."""
     alike: dict[str, list[str]] = {}
     for cell in cells:
-        for outcome in cell.measured:
-            for note in outcome.notes:
-                alike.setdefault(without_numbers(note), []).append(note)
+        for note in chain.from_iterable(outcome.notes for outcome in cell.measured):
+            alike.setdefault(without_numbers(note), []).append(note)
     told = [(notes[0], len(notes), len(set(notes))) for notes in alike.values()]
     return sorted(told, key=lambda note: (-note[1], note[0]))
 
@@ -164,19 +204,7 @@ def dispatched(cells: Iterable[Cell]) -> list[tuple[str, list[str]]]:
     return [(label, list(names)) for label, names in found.items()]
 
 
-_Value = float | int | str | None
-
-
-def _columns(outcomes: Iterable[Measured]) -> dict[str, list[_Value]]:
-    """The values of each condition. There may be millions of them, so they are gone through once."""
-    found: dict[str, list[_Value]] = defaultdict(list)
-    for outcome in outcomes:
-        for name, value in outcome.conditions.items():
-            found[name].append(value)
-    return found
-
-
-def _conditions(told: Mapping[str, Sequence[_Value]]) -> list[tuple[str, str]]:
+def _conditions(told: Circumstances) -> list[tuple[str, str]]:
     shown = (
         ("load", "load_1min", "{:.2f}"),
         ("cores busy with other work", "others_busy_cores", "{:.2f}"),
@@ -186,7 +214,10 @@ def _conditions(told: Mapping[str, Sequence[_Value]]) -> list[tuple[str, str]]:
         ("memory clock", "memory_mhz", "{:.0f} MHz"),
         ("temperature", "celsius", "{:.0f} °C"),
     )
-    return [(name, _spread(_figures(told, key), form)) for name, key, form in shown]
+    return [
+        (name, _spread(np.concatenate([_figures(told.conditions, key), _figures(told.beside, key)]), form))
+        for name, key, form in shown
+    ]
 
 
 def _figures(told: Mapping[str, Sequence[_Value]], name: str) -> np.ndarray:
@@ -212,15 +243,16 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else f"{wording.number(value, 6).rstrip('0').rstrip('.')} s"
 
 
-def _range(counts: Sequence[int]) -> str:
+def _range(counts: Collection[int]) -> str:
     if not counts:
         return ""
-    return str(counts[0]) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    return str(min(counts)) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
 
 
-def _when(records: Iterable[Record]) -> str:
-    days = sorted({record.at[:10] for record in records if record.at})
-    return " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
+def days(records: Iterable[Record]) -> str:
+    """The first and the last on which anything was measured."""
+    times = [record.at for record in records if record.at]
+    return " to ".join(dict.fromkeys((min(times)[:10], max(times)[:10]))) if times else ""
 
 
 def _ceilings(ceilings: Mapping[str, float]) -> str:

@@ -169,7 +169,7 @@ def test_no_text_leaves_the_picture_or_covers_another_and_negative_weights_are_d
             figures.append(draw())
             FigureCanvasAgg(figures[-1]).draw()
 
-    monkeypatch.setattr(sentence, "picture", laid_out)
+    monkeypatch.setattr(sentence, "Picture", laid_out)
     found = made.attention(lowest=-0.1)
     for count in (1, 7):
         panels = [Panel("exact", found.exact_map), *(Panel(f"variant {n}", found.map) for n in range(count))]

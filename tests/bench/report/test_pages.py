@@ -354,6 +354,22 @@ def test_what_a_reader_is_warned_of(tmp_path, change, words):
     assert words in written(tmp_path, runs.record(**({"variant": "flex"} | change)))
 
 
+def test_what_a_case_that_does_not_count_was_told_of_is_in_the_environment_and_warns_of_nothing(tmp_path):
+    busy = {"others_busy_cores": 1.5, "load_1min": 4.0, "throttling": "thermal"}
+    text = written(
+        tmp_path,
+        runs.record("flex"),
+        runs.record("xformers", runs.measured([2e-3] * 5, timer="another", conditions=busy, settled=False)),
+        runs.record("xformers", Failed(stage="time", message="no"), process=1),
+    )
+    facts = {name: told[0] for name, told in rows_under(text, "property").items()}
+    assert facts["timer"] == "another, perf_counter, blocks of 10 ms"
+    assert facts["samples per process"] == "5 to 8"
+    assert facts["processes per case"] == "1 to 2"
+    assert facts["load"] == "2.21 (0.42 to 4.00)"
+    assert not re.search("kept 1.5 cores|throttled|had not settled", text)
+
+
 def test_a_quiet_machine_with_several_processes_gives_no_warning(tmp_path):
     text = written(tmp_path, *(runs.record("flex", process=process) for process in range(3)))
     assert "[!WARNING]" not in text

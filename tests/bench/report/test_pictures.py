@@ -60,10 +60,10 @@ def drawn(monkeypatch):
             figure = draw()
             FigureCanvasAgg(figure).draw()
         figures.append((title, figure))
-        return canvas.Picture(b"", b"")
+        return canvas.Picture(draw, title)
 
     for module in (heatmap, front, strips, roofline, attention_maps):
-        monkeypatch.setattr(module, "picture", laid_out)
+        monkeypatch.setattr(module, "Picture", laid_out)
     return figures
 
 
