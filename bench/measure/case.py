@@ -19,7 +19,7 @@ from bench.fidelity import fits
 from bench.measure import compilation, cuda, dispatch, oracle, prediction, room, rows, soundness, work
 from bench.measure.attention_map import attention_map
 from bench.measure.call import Call, Operands, Result, load_backward, scatterer
-from bench.measure.clock_cpu import CpuClock
+from bench.measure.clock_cpu import IN_TURNS, CpuClock
 from bench.measure.clock_cuda import CudaClock
 from bench.measure.compilation import Compilation
 from bench.measure.conditions import Watch
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
 _WEIGHINGS = 3
 _LATER_ROWS = 6
-# Of a block on a CPU where sides take turns: what disturbs both alike must last longer than this.
-_TURN_SECONDS = 0.002
-_TURN_TIMER = f"perf_counter, blocks of {1e3 * _TURN_SECONDS:g} ms"
 _ABOVE_CEILING = 1.05
 _LATER = "right at first, wrong after timing, on new values in old places: "
 
@@ -112,11 +109,7 @@ def _in_turns(subject: Subject, turn: Callable[[Sample], bool]) -> Outcome:
     subject.enter("time")
     compilation.restart()
     scatter = scatterer(built.attend, built.base, subject.workload.mode)
-    clock = (
-        CudaClock(scatter, cuda.runtime())
-        if subject.on_cuda
-        else CpuClock(scatter, call_seconds=call_seconds, block_seconds=_TURN_SECONDS, timer=_TURN_TIMER)
-    )
+    clock = CudaClock(scatter, cuda.runtime()) if subject.on_cuda else CpuClock(scatter, call_seconds, IN_TURNS)
     watch, begun = Watch.start(), time.perf_counter()
     block = clock.sample()
     while time.perf_counter() - begun < clock.warm_up_seconds:

@@ -66,9 +66,9 @@ def collect(clock: Clock, *, budget_seconds: float | None = None, call_seconds: 
     """
     budget = DEFAULT_BUDGET_SECONDS if budget_seconds is None else budget_seconds
     start = clock.now()
-    if call_seconds < _WARM_UP_SHARE * budget:
-        _warm_up(clock, until=start + max(_WARM_UP_SHARE * budget, clock.warm_up_seconds))
     samples: list[Sample] = []
+    if call_seconds < _WARM_UP_SHARE * budget:
+        samples += _warm_up(clock, until=start + max(_WARM_UP_SHARE * budget, clock.warm_up_seconds))
     settled = False
     while not settled and (len(_kept(samples)) < FEWEST_SAMPLES or clock.now() - start < budget):
         samples.append(clock.sample())
@@ -77,16 +77,21 @@ def collect(clock: Clock, *, budget_seconds: float | None = None, call_seconds: 
     return _series(samples, settled=settled, spent_seconds=clock.now() - start)
 
 
-def _warm_up(clock: Clock, *, until: float) -> None:
-    """Blocks until two medians in a row agree within 2%, for the clock's least warm-up, at most until ``until``."""
+def _warm_up(clock: Clock, *, until: float) -> list[Sample]:
+    """Blocks until two medians in a row agree within 2%, for the clock's least warm-up, at most until ``until``.
+
+    The two that agreed are settled, and the first samples, unless something disturbed one of them.
+    """
     start = clock.now()
-    before, now = math.inf, clock.sample().seconds
-    while clock.now() < until and (clock.now() - start < clock.warm_up_seconds or not _agree(before, now)):
-        before, now = now, clock.sample().seconds
+    last = [clock.sample()]
+    while clock.now() < until and (clock.now() - start < clock.warm_up_seconds or not _agree(last)):
+        last = [last[-1], clock.sample()]
+    return last if _agree(last) and all(sample.blemish is None for sample in last) else []
 
 
-def _agree(before: float, now: float) -> bool:
-    return abs(now - before) <= _AGREEMENT * min(before, now)
+def _agree(samples: Sequence[Sample]) -> bool:
+    seconds = [sample.seconds for sample in samples]
+    return len(seconds) > 1 and max(seconds) - min(seconds) <= _AGREEMENT * min(seconds)
 
 
 def _series(samples: Sequence[Sample], *, settled: bool, spent_seconds: float) -> Series:
