@@ -321,33 +321,26 @@ def _decode_case(text: bytes) -> Case | str:
 
 
 class _Outcomes:
-    """Decodes outcomes. The names of what was dispatched are most of their text, and repeat: they are shared.
+    """Decodes outcomes. The names of the timer and of what was dispatched repeat from line to line: they are shared.
 
-    With ``compactly`` seconds are arrays, a third as large as lists, and names of timers are shared too.
+    With ``compactly`` seconds are arrays, a third as large as lists.
     """
 
     def __init__(self, *, compactly: bool) -> None:
         self._decode = msgspec.json.Decoder(Outcome).decode
-        self._names = _Shared(msgspec.json.Decoder(list[str]).decode)
         self._timers: dict[str, str] = {}
+        self._dispatched: dict[tuple[str, ...], list[str]] = {}
         self._compactly = compactly
 
     def __call__(self, text: bytes) -> Outcome:
-        start = text.find(_DISPATCHED)
-        end = text.find(b'"]', start) + 2
-        if start < 0 or end < start or text[end - 3 : end - 2] == b"\\":  # none, or a name that holds such an end
-            outcome: Outcome = self._decode(text)
-        else:
-            names = text[start + len(_DISPATCHED) - 2 : end]
-            outcome = self._decode(b"".join((text[: start + len(_DISPATCHED) - 1], text[end - 1 :])))
-            force_setattr(outcome, "dispatched", self._names(names))
-        if self._compactly and isinstance(outcome, Measured):
-            force_setattr(outcome, "seconds", array("d", outcome.seconds))
-            force_setattr(outcome, "timer", self._timers.setdefault(outcome.timer, outcome.timer))
+        outcome: Outcome = self._decode(text)
+        if isinstance(outcome, Measured):
+            timer, names = outcome.timer, outcome.dispatched
+            force_setattr(outcome, "timer", self._timers.setdefault(timer, timer))
+            force_setattr(outcome, "dispatched", self._dispatched.setdefault(tuple(names), names))
+            if self._compactly:
+                force_setattr(outcome, "seconds", array("d", outcome.seconds))
         return outcome
-
-
-_DISPATCHED = b'"dispatched":["'
 
 
 class _Identities:

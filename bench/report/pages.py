@@ -79,7 +79,8 @@ def write(
     families = sources.families(gathered)
     pages = _pages(gathered, reading.records, over, faster, families)
     parts = fidelity.parts(gathered, families, trials)
-    files = {README: _readme(pages, parts, reading, tried, gathered).encode()}
+    summary = _summary(gathered, reading.records, trials)
+    files = {README: _readme(pages, parts, reading, tried, gathered, summary=summary).encode()}
     if reading.records:
         files["cells.csv"] = tables.as_csv(tables.cells_frame(gathered, over, faster))
         if len(reading.records) <= MOST_ROWS:
@@ -87,7 +88,7 @@ def write(
     if trials:
         files["trials.csv"] = inside.as_csv(trials)
     files |= drawing.files(_pictures(pages, parts))
-    files[index.CARD] = index.encode(_card(pages, parts, reading, trials, gathered))
+    files[index.CARD] = index.encode(_card(pages, parts, trials, gathered, summary=summary))
     _put(out, files)
     return out / README
 
@@ -161,6 +162,8 @@ def _readme(
     reading: Reading,
     tried: trial.Reading,
     gathered: Mapping[Ground, Sequence[Cell]],
+    *,
+    summary: str,
 ) -> str:
     trials = tried.records
     loader = jinja2.PackageLoader("bench", "templates")
@@ -174,7 +177,7 @@ def _readme(
     text = templates.get_template("readme.md.jinja").render(
         marker=MARKER,
         title=_headline_title(gathered, trials),
-        summary=_summary(gathered, reading.records, trials),
+        summary=summary,
         problems=[
             *map(markdown.text, map(_without_folder, [*reading.problems, *tried.problems])),
             *_skipped(reading.skipped),
@@ -203,9 +206,10 @@ def _readme(
 def _card(
     pages: Sequence[GroundPage],
     parts: Sequence[fidelity.Part],
-    reading: Reading,
     trials: Sequence[TrialRecord],
     gathered: Mapping[Ground, Sequence[Cell]],
+    *,
+    summary: str,
 ) -> index.Card:
     headlines = [
         f"{'' if len(pages) == 1 else f'{page.title}: '}**{workload.title}**: {workload.headline}"
@@ -216,7 +220,7 @@ def _card(
     inner = inside.headline(trials)
     return index.Card(
         title=_headline_title(gathered, trials),
-        summary=_summary(gathered, reading.records, trials),
+        summary=summary,
         headlines=[*headlines[: _MOST_HEADLINES - bool(inner)], *([inner] if inner else [])],
         thumbnail=_thumbnail(pages, parts),
     )

@@ -10,7 +10,7 @@ from itertools import chain
 
 import numpy as np
 
-from bench import wording
+from bench import stats, wording
 from bench.cells import Cell, Ground
 from bench.record import Host, Measured, Record
 from bench.report.gaps import without_numbers
@@ -24,7 +24,18 @@ _LOAD_PER_CORE = 1.0
 _ABOVE_CEILING = 1.05
 _NO_THROTTLING = ("none", "", None)
 
-_Value = float | int | str | None
+# Conditions that are told, each with its name and form.
+_SHOWN = {
+    "load_1min": ("load", "{:.2f}"),
+    "others_busy_cores": ("cores busy with other work", "{:.2f}"),
+    "steal_share": ("stolen time", "{:.1%}"),
+    "cpu_mhz": ("CPU clock", "{:.0f} MHz"),
+    "sm_mhz": ("SM clock", "{:.0f} MHz"),
+    "memory_mhz": ("memory clock", "{:.0f} MHz"),
+    "celsius": ("temperature", "{:.0f} °C"),
+}
+
+_Numbers = dict[str, list[stats.Floats]]  # of each condition, cell by cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +43,8 @@ class Circumstances:
     """What was told beside the figures of one ground; there may be a million outcomes, gone through but once.
 
     ``count``: outcomes with a time, of cells that count as measured; ``unsettled`` of them had not settled, and of none
-    more than ``dropped`` of its samples were. ``conditions``: of them by name; ``beside``: of all others.
+    more than ``dropped`` of its samples were. ``conditions``: their numbers by name, and ``throttling`` why the device
+    was slowed; ``beside``: numbers of all others.
     """
 
     count: int
@@ -40,8 +52,9 @@ class Circumstances:
     dropped: float
     timers: Collection[str]
     samples: Collection[int]
-    conditions: Mapping[str, Sequence[_Value]]
-    beside: Mapping[str, Sequence[_Value]]
+    conditions: _Numbers
+    throttling: Sequence[object]
+    beside: _Numbers
 
 
 def circumstances(cells: Sequence[Cell]) -> Circumstances:
@@ -49,8 +62,9 @@ def circumstances(cells: Sequence[Cell]) -> Circumstances:
     count, settled, dropped = 0, 0, 0.0
     timers: set[str] = set()
     samples: set[int] = set()
-    conditions: dict[str, list[_Value]] = defaultdict(list)
-    beside: dict[str, list[_Value]] = defaultdict(list)
+    conditions: _Numbers = defaultdict(list)
+    throttling: list[object] = []
+    beside: _Numbers = defaultdict(list)
     for cell in cells:
         measured = [outcome for outcome in cell.outcomes if isinstance(outcome, Measured)]
         timed = [outcome for outcome in measured if outcome.seconds]
@@ -60,17 +74,20 @@ def circumstances(cells: Sequence[Cell]) -> Circumstances:
             count += len(timed)
             settled += sum(outcome.settled for outcome in timed)
             dropped = max([dropped, *(outcome.dropped_share for outcome in timed)])
-            _extend(conditions, timed)
+            throttling += _extend(conditions, timed)
             _extend(beside, [outcome for outcome in measured if not outcome.seconds])
         else:
             _extend(beside, measured)
-    return Circumstances(count, count - settled, dropped, timers, samples, conditions, beside)
+    return Circumstances(count, count - settled, dropped, timers, samples, conditions, throttling, beside)
 
 
-def _extend(conditions: Mapping[str, list[_Value]], outcomes: Iterable[Measured]) -> None:
+def _extend(conditions: _Numbers, outcomes: Iterable[Measured]) -> list[object]:
+    """With the numbers of each condition; returns what there is of throttling."""
     told = [outcome.conditions for outcome in outcomes]
-    for name in set(chain.from_iterable(told)):
-        conditions[name] += [one[name] for one in told if name in one]
+    for name in set(chain.from_iterable(told)) & _SHOWN.keys():
+        values = [one[name] for one in told if name in one]
+        conditions[name].append(np.array([value for value in values if isinstance(value, (float, int))], np.float64))
+    return [one["throttling"] for one in told if one.get("throttling") not in _NO_THROTTLING]
 
 
 def environment(ground: Ground, cells: Sequence[Cell], host: Host, told: Circumstances) -> list[tuple[str, str]]:
@@ -168,7 +185,7 @@ def warnings(ground: Ground, cells: Sequence[Cell], host: Host, told: Circumstan
 
 def _disturbances(told: Circumstances, host: Host) -> Iterable[str]:
     busy, steal, load = (
-        _middle(_figures(told.conditions, name)) for name in ("others_busy_cores", "steal_share", "load_1min")
+        _middle(_joined(name, told.conditions)) for name in ("others_busy_cores", "steal_share", "load_1min")
     )
     if busy is not None and busy > _BUSY_CORES:
         yield f"Other work kept {busy:.1f} cores busy, in the median case."
@@ -176,10 +193,9 @@ def _disturbances(told: Circumstances, host: Host) -> Iterable[str]:
         yield f"The host took {wording.percent(steal)} of the cores' time away, in the median case."
     if load is not None and host.cores and busy is None and load / host.cores > _LOAD_PER_CORE:
         yield f"The load was {load:.1f} on {wording.counted(host.cores, 'core')}, in the median case."
-    throttled = [reason for reason in told.conditions.get("throttling", []) if reason not in _NO_THROTTLING]
-    if throttled:
-        reasons = sorted(set(map(str, throttled)))
-        yield f"The device throttled during {len(throttled)} of {told.count} measurements ({'; '.join(reasons)})."
+    if told.throttling:
+        reasons = sorted(set(map(str, told.throttling)))
+        yield f"The device throttled during {len(told.throttling)} of {told.count} measurements ({'; '.join(reasons)})."
     if told.dropped > 0.1:  # noqa: PLR2004  # a tenth
         yield f"Up to {wording.percent(told.dropped)} of a case's samples were dropped for a known disturbance."
 
@@ -205,33 +221,18 @@ def dispatched(cells: Iterable[Cell]) -> list[tuple[str, list[str]]]:
 
 
 def _conditions(told: Circumstances) -> list[tuple[str, str]]:
-    shown = (
-        ("load", "load_1min", "{:.2f}"),
-        ("cores busy with other work", "others_busy_cores", "{:.2f}"),
-        ("stolen time", "steal_share", "{:.1%}"),
-        ("CPU clock", "cpu_mhz", "{:.0f} MHz"),
-        ("SM clock", "sm_mhz", "{:.0f} MHz"),
-        ("memory clock", "memory_mhz", "{:.0f} MHz"),
-        ("temperature", "celsius", "{:.0f} °C"),
-    )
-    return [
-        (name, _spread(np.concatenate([_figures(told.conditions, key), _figures(told.beside, key)]), form))
-        for name, key, form in shown
-    ]
+    return [(name, _spread(_joined(key, told.conditions, told.beside), form)) for key, (name, form) in _SHOWN.items()]
 
 
-def _figures(told: Mapping[str, Sequence[_Value]], name: str) -> np.ndarray:
-    values = told.get(name, [])
-    if not {float, int}.issuperset(map(type, values)):
-        values = [value for value in values if isinstance(value, (float, int))]
-    return np.asarray(values, dtype=float)
+def _joined(name: str, *numbers: _Numbers) -> stats.Floats:
+    return np.concatenate([np.empty(0), *(part for one in numbers for part in one.get(name, []))])
 
 
-def _middle(values: np.ndarray) -> float | None:
+def _middle(values: stats.Floats) -> float | None:
     return float(np.median(values)) if values.size else None
 
 
-def _spread(values: np.ndarray, form: str) -> str:
+def _spread(values: stats.Floats, form: str) -> str:
     """The median, and from where to where."""
     if not values.size:
         return ""

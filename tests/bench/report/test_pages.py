@@ -363,7 +363,7 @@ def test_what_a_case_that_does_not_count_was_told_of_is_in_the_environment_and_w
         runs.record("xformers", Failed(stage="time", message="no"), process=1),
     )
     facts = {name: told[0] for name, told in rows_under(text, "property").items()}
-    assert facts["timer"] == "another, perf_counter, blocks of 10 ms"
+    assert facts["timer"] == r"another, perf\_counter, blocks of 10 ms"
     assert facts["samples per process"] == "5 to 8"
     assert facts["processes per case"] == "1 to 2"
     assert facts["load"] == "2.21 (0.42 to 4.00)"
