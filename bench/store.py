@@ -131,7 +131,9 @@ def _gathered(paths: Iterable[Path], parse: _Parser, apart: Collection[str]) -> 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with path.open("rb", buffering=_READ_BYTES) as file:
-            yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+            for number, line in enumerate(file, start=1):
+                if not line.isspace():
+                    yield number, line
     except OSError as error:
         raise WrongUsageError(f"expected a run file (.jsonl), cannot read {path}: {error.strerror}") from error
 

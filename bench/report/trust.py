@@ -84,9 +84,14 @@ def circumstances(cells: Sequence[Cell]) -> Circumstances:
 def _extend(conditions: _Numbers, outcomes: Iterable[Measured]) -> list[object]:
     """With the numbers of each condition; returns what there is of throttling."""
     told = [outcome.conditions for outcome in outcomes]
-    for name in set(chain.from_iterable(told)) & _SHOWN.keys():
+    names = set[str]().union(*told)
+    for name in names & _SHOWN.keys():
         values = [one[name] for one in told if name in one]
-        conditions[name].append(np.array([value for value in values if isinstance(value, (float, int))], np.float64))
+        if not {float, int}.issuperset(map(type, values)):
+            values = [value for value in values if isinstance(value, (float, int))]
+        conditions[name].append(np.array(values, np.float64))
+    if "throttling" not in names:
+        return []
     return [one["throttling"] for one in told if one.get("throttling") not in _NO_THROTTLING]
 
 

@@ -401,6 +401,23 @@ def test_names_of_what_ran_survive_being_shared(file, names):
     write(file, *lines)
     read = store.read(file).records
     assert [one.outcome.dispatched for one in read] == [names, names]
+    assert read[0].outcome.dispatched is read[1].outcome.dispatched
+    assert read[0].outcome.timer is read[1].outcome.timer
+
+
+def test_parts_may_hold_what_lines_are_split_at(file):
+    names = {"x": 1.0, "process": 2.0, "about": 3.0, "at": 4.0, "outcome": 5.0}
+    some = line_of()
+    outcome = msgspec.structs.replace(MEASURED, conditions=names)
+    host = msgspec.structs.replace(some.host, ceilings=names)
+    changes = [{"outcome": outcome}, {"host": host}, {"case": msgspec.structs.replace(some.case, parameters=names)}]
+    lines = [
+        msgspec.structs.replace(some, process=3 * process + number, **change)
+        for process in range(4)
+        for number, change in enumerate(changes)
+    ]
+    write(file, *lines)
+    assert store.read(file).records == lines
 
 
 def test_a_damaged_outcome_or_process_among_repeated_lines_is_named(file):

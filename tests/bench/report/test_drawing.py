@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from functools import partial
 
 import pytest
@@ -90,7 +91,7 @@ def test_an_interruption_ends_all(cores):
     def interrupted():
         if os.getpid() == here:
             raise KeyboardInterrupt
-        return Figure()
+        time.sleep(3600)  # whoever waited for this one would not come back
 
     with pytest.raises(KeyboardInterrupt):
         drawing.files(pictures(*[interrupted] * 6))
