@@ -77,7 +77,6 @@ class Recorder:
     """Records rounds into a file until the time is up, or goes on with one."""
 
     suite: Suite
-    look_seconds: float | None
     file: Path
     seconds: float
     resume: bool = False
@@ -99,9 +98,7 @@ class Recorder:
         with store.Appender(self.file, resume=self.resume) as appender:
             earlier = appender.reading.records
             run_id = earlier[0].run_id.rpartition("-")[0] if earlier else session.new_run_id()
-            (base,) = self.explore(
-                [Side(name=BASE)], self.suite, run_id=run_id, arguments=self.arguments, look_seconds=self.look_seconds
-            )
+            (base,) = self.explore([Side(name=BASE)], self.suite, run_id=run_id, arguments=self.arguments)
             names = dict.fromkeys(name for names in GROUPS.values() for name in names)
             scopes = {name: _taken_up(_as(base, name, run_id), earlier) for name in names}
             first = 1 + max((record.process for record in earlier), default=-1)

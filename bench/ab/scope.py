@@ -53,11 +53,10 @@ def explore(
     *,
     run_id: str,
     arguments: Sequence[str],
-    look_seconds: float | None = None,
     shard: str | None = None,
     files_only: bool = False,
 ) -> list[Scope]:
-    """The scope of each side. ``look_seconds``: of timing a case in one process; by the device if nobody says.
+    """The scope of each side. What timing a case in one process takes is by the device, unless the suite says it.
 
     ``files_only``: only variants of files, since those that come with the harness are the same on both sides.
 
@@ -71,7 +70,7 @@ def explore(
 
     def settings_for(device: str) -> Settings:
         by_device = LOOK_SECONDS[device.partition(":")[0]]
-        return msgspec.structs.replace(settings, time_budget_seconds=look_seconds or by_device)
+        return msgspec.structs.replace(settings, time_budget_seconds=suite.time_budget or by_device)
 
     with ExitStack() as stack:
         views: list[_View] = []

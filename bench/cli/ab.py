@@ -134,7 +134,6 @@ def _scopes(base: str, head: str, chosen: Mapping[str, Any], run_id: str) -> Ite
         first, second = scope.explore(
             both,
             suite,
-            look_seconds=_look_seconds(suite, chosen),
             run_id=run_id,
             arguments=click.get_current_context().obj or [],
             shard=chosen["shard"],
@@ -154,10 +153,3 @@ def _suite(chosen: Mapping[str, Any]) -> Suite:
     if chosen["variant_files"] or any(chosen[name] for name in ("suite_name", "param", *_selection.AXES)):
         return _selection.suite_of(chosen)
     return _selection.suite_of({**chosen, "suite_name": SUITE})
-
-
-def _look_seconds(suite: Suite, chosen: Mapping[str, Any]) -> float | None:
-    """Seconds of timing a case in one process, if somebody says: an option, or a suite."""
-    if chosen["time_budget"] is not None or chosen["suite_name"] is not None or suite.description:
-        return suite.time_budget
-    return None

@@ -15,7 +15,12 @@ from bench.cli import _execution, _selection
 @click.option("--trial-timeout", type=float, metavar="SECONDS", help="Per trial of a suite, 1800 if nobody says else.")
 @click.option("--processes", type=int, metavar="K", help="Replicates, each a pass over all cases in fresh processes.")
 @click.option("--baseline", metavar="VARIANT", help="Whom the summary's speed-ups are over; naive_sdpa if it is there.")
-@click.option("--time-budget", type=float, metavar="SECONDS", help="Of timing, per case.")
+@click.option(
+    "--time-budget",
+    type=float,
+    metavar="SECONDS",
+    help="Of timing, per case and process; unless given, 3 shared by the processes, 0.3 each at least.",
+)
 @_execution.options
 @click.option(
     "--pytest-benchmark-json",

@@ -85,7 +85,6 @@ def _record(chosen: dict[str, Any]) -> Path:
     arguments = click.get_current_context().obj or []
     recorder = Recorder(
         suite=asked,
-        look_seconds=asked.time_budget,
         file=file,
         seconds=seconds,
         resume=chosen["resume"],

@@ -60,7 +60,7 @@ class Series:
 def collect(clock: Clock, *, budget_seconds: float | None = None, call_seconds: float = 0.0) -> Series:
     """Samples until the 95% interval of their median is within ±0.5%, at least 30, or until the budget is spent.
 
-    ``budget_seconds`` bounds warm-up and samples together; None means 10. At least three samples are taken, also where
+    ``budget_seconds`` bounds warm-up and samples together; None means 3. At least three samples are taken, also where
     one call takes longer than that. ``call_seconds`` is what a call took before: one that takes more than a
     quarter of the budget gets no further warm-up, since the calls that checked and weighed it were that.
     """

@@ -92,7 +92,7 @@ def settings_of(suite: Suite) -> Settings:
     return Settings(
         threads=suite.threads or usable_cores(),
         float32_precision=suite.float32_precision,
-        time_budget_seconds=suite.time_budget,
+        time_budget_seconds=suite.time_budget_seconds,
         timeout_seconds=suite.timeout,
     )
 

@@ -57,7 +57,7 @@ def guesses(blueprint: Blueprint, ceilings: Mapping[str, float]) -> dict[str, Gu
             blueprint.entries[case.variant].about,
             blueprint.prospects[case.key()],
             ceilings,
-            blueprint.suite.time_budget,
+            blueprint.suite.time_budget_seconds,
         )
         for case in blueprint.cases
     }

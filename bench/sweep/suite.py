@@ -28,6 +28,7 @@ ALL = "all"
 PRECISIONS = ("highest", "high")
 
 DEFAULT_TIME_BUDGET_SECONDS = 3.0
+LEAST_REPLICATE_SECONDS = 0.3
 DEFAULT_TIMEOUT_SECONDS = 600.0
 DEFAULT_TRIAL_TIMEOUT_SECONDS = 1800.0
 
@@ -105,13 +106,14 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
     """Sweeps and trials, and how to make them. ``threads`` None: as many as there are usable cores.
 
-    ``timeout`` is of a case, ``trial_timeout`` of a trial. ``insisted``: variants that must be among the chosen ones,
-    since an option speaks of them; None: those with parameters, and the baseline.
+    ``time_budget`` is of a case in one process, None as :attr:`time_budget_seconds` has it; ``timeout`` of a case,
+    ``trial_timeout`` of a trial. ``insisted``: variants that must be among the chosen ones, since an option speaks of
+    them; None: those with parameters, and the baseline.
     """
 
     description: str = ""
     device: str = "auto"
-    time_budget: float = DEFAULT_TIME_BUDGET_SECONDS
+    time_budget: float | None = None
     timeout: float = DEFAULT_TIMEOUT_SECONDS
     threads: int | None = None
     float32_precision: str = "highest"
@@ -121,6 +123,16 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     sweeps: tuple[Sweep, ...] = (Sweep(),)
     trials: tuple[Trial, ...] = ()
     insisted: tuple[str, ...] | None = None
+
+    @property
+    def time_budget_seconds(self) -> float:
+        """Of timing a case in one process. Unless it is given, replicates share what a single process has.
+
+        What differs between them is not known sooner by staying longer in each.
+        """
+        if self.time_budget is not None:
+            return self.time_budget
+        return max(LEAST_REPLICATE_SECONDS, DEFAULT_TIME_BUDGET_SECONDS / self.processes)
 
     @property
     def attempt_timeout(self) -> float:

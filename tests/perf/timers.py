@@ -1,9 +1,9 @@
 """How well four ways to time a call agree with a plain loop, and how long each takes to a 1% interval one can trust.
 
-``python -m tests.perf.timers`` prints two tables in Markdown; it wants a machine that does nothing else for twenty
+``python -m tests.perf.timers`` prints two tables in Markdown; it wants a machine that does nothing else for fifteen
 minutes. Everything is interleaved, and done in several fresh processes: a figure that another process does not
 confirm is not known to 1%, however often one process repeats it. So the interval that is trusted is the one over
-processes, each of which costs its start and its reading. No way may take more than a second for a reading.
+processes, each of which costs its start and its reading, by the way's own rule of when that is enough.
 
 The truth of a call is a plain loop, ``for …: start; call(); stop``, over as many calls as fill 10 ms and after one that
 is not timed, on tensors that are allocated anew for each loop: the median of a loop, and of all loops in all processes.
@@ -36,6 +36,7 @@ from bench import stats
 from bench.measure.call import Call, Operands, load_backward, scatterer
 from bench.measure.clock import Sample, collect, half_width
 from bench.measure.clock_cpu import ALONE, CpuClock
+from bench.sweep.suite import LEAST_REPLICATE_SECONDS
 from bench.sweep.supervisor import ALLOCATOR
 from variants._contract import Mode, Workload
 
@@ -44,7 +45,6 @@ LOOPS = 12
 LOOPS_BETWEEN = 5
 WARM_UP = 4
 PROCESSES = 24
-MOST_SECONDS = 1.0
 MOST_PROCESSES, DRAWS = 100, 300
 SHORT_SECONDS = 1e-3
 
@@ -88,9 +88,9 @@ class Subject:
 
 
 def ours(subject: Subject) -> Trace:
-    """The clock of the suite, as a sweep uses it, for a second at most."""
+    """The clock of the suite, as a sweep of ten processes or more uses it."""
     clock = _Recording(CpuClock(subject.scatter, call_seconds=subject.seconds))
-    series = collect(clock, budget_seconds=MOST_SECONDS, call_seconds=subject.seconds)
+    series = collect(clock, budget_seconds=LEAST_REPLICATE_SECONDS, call_seconds=subject.seconds)
     kept = clock.samples[-len(series.seconds) :]
     return Trace([seconds for seconds, _ in kept], [at for _, at in kept], statistics.median(series.seconds))
 
@@ -114,11 +114,11 @@ class _Recording:
 
 
 def torch_timer(subject: Subject) -> Trace:
-    """``torch.utils.benchmark.Timer(…).blocked_autorange``, for a second; its median."""
+    """``torch.utils.benchmark.Timer(…).blocked_autorange`` with its own defaults; its median."""
     call = _plain(subject.scatter())
     timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
     start = time.perf_counter()
-    measured = timer.blocked_autorange(min_run_time=MOST_SECONDS)
+    measured = timer.blocked_autorange()
     spent = time.perf_counter() - start
     return _reconstructed(measured.times, measured.number_per_run, spent, measured.median)
 
@@ -131,7 +131,7 @@ def pytest_benchmark(subject: Subject) -> Trace:
         timer=SimpleNamespace(target=time.perf_counter),
         min_rounds=5,
         min_time=5e-6,
-        max_time=MOST_SECONDS,
+        max_time=1.0,
         precision=None,
         confidence=None,
         warmup=False,

@@ -202,7 +202,7 @@ def recorder(monkeypatch, tmp_path):
 
     def make(seconds, **changes):
         return recording.Recorder(
-            suite=Suite(), look_seconds=0.1, file=tmp_path / "r.jsonl", seconds=seconds, now=lambda: 0.25 * next(clock),
+            suite=Suite(time_budget=0.1), file=tmp_path / "r.jsonl", seconds=seconds, now=lambda: 0.25 * next(clock),
             explore=explored, seat=table.seat, **changes,
         )  # fmt: skip
 

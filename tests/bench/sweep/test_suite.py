@@ -23,6 +23,14 @@ def test_settings_stand_at_the_top():
     assert len(parsed.sweeps) == 2
 
 
+@pytest.mark.parametrize(
+    ("settings", "seconds"),
+    [({}, 3.0), ({"processes": 4}, 0.75), ({"processes": 20}, 0.3), ({"processes": 20, "time_budget": 2}, 2.0)],
+)
+def test_processes_share_a_budget_that_nobody_gave(settings, seconds):
+    assert suite.Suite(**settings).time_budget_seconds == seconds
+
+
 def test_parameters_are_axes():
     (sweep,) = suite.parse({"sweep": [{"param": {"linformer": {"rank": [64, 128], "sharing": "kv"}}}]}).sweeps
     assert sweep.parameters == {"linformer": {"rank": (64, 128), "sharing": ("kv",)}}
