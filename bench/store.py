@@ -369,10 +369,20 @@ class Appender:
 
     A context manager. With ``resume``, ``reading`` is what the file already holds (nothing, if it is new), lines of the
     kinds ``apart`` as they are. A last line that a killed run left half written is ended, and costs itself alone.
+
+    A file that somebody removes or moves away meanwhile is there again after the next record, whole; ``told`` hears so.
     """
 
-    def __init__(self, path: Path, *, resume: bool = False, apart: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        resume: bool = False,
+        apart: Collection[str] = (),
+        told: Callable[[str], object] = lambda _: None,
+    ) -> None:
         self.path = path
+        self._told = told
         self.reading = Reading([], [], {})
         self._apart = apart
         self._resume = resume
@@ -387,11 +397,10 @@ class Appender:
             NotComparableError: it is of a newer schema.
 
         """
-        if self.path.is_dir():
-            raise WrongUsageError(f"expected a file such as run.jsonl, but {self.path} is a folder: name a file in it")
+        refuse_unusable(self.path, resume=self._resume)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire(timeout=0)
+            self._acquire()
         except Timeout:
             raise WrongUsageError(
                 f"{self.path} is being written by another run: wait for it, or give another --out"
@@ -405,12 +414,23 @@ class Appender:
             raise
         return self
 
+    def _acquire(self) -> None:
+        """Lock, or say what stands against it.
+
+        Raises:
+            Timeout: another process holds the lock.
+            OSError: there can be no lock here.
+
+        """
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:  # filelock takes a file that cannot be made for one that is held, and asks again
+            os.close(os.open(self._lock.lock_file, os.O_RDWR | os.O_CREAT, 0o666))
+            raise
+
     def _open(self) -> None:
+        refuse_unusable(self.path, resume=self._resume)  # now that nobody else can make it
         if self.path.exists():
-            if not self._resume:
-                raise WrongUsageError(
-                    f"expected a new file, but {self.path} exists: continue it with --resume, or give another --out"
-                )
             self.reading = _read([self.path], apart=self._apart)
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
@@ -439,29 +459,108 @@ class Appender:
         """Put records on disk, all of them or none.
 
         Raises:
-            WriteError: they are not there, and the file is as it was before.
+            WriteError: they are not there, and the file is as it was before; or another one has taken its place.
 
         """
-        lines = memoryview(b"".join(encode(record) + b"\n" for record in records))
+        lines = b"".join(encode(record) + b"\n" for record in records)
         size = os.fstat(self._file).st_size
         try:
-            while lines:  # a write to a full disk fails only when nothing fits
-                lines = lines[os.write(self._file, lines) :]
-            os.fsync(self._file)
+            _write(self._file, lines)
         except OSError as error:
             os.ftruncate(self._file, size)
             raise WriteError(
                 f"cannot write to {self.path}: {error.strerror}; what was measured before is there, "
                 "mend this and give --resume"
             ) from error
+        self._stay()
+
+    def _stay(self) -> None:
+        """See to it that the path still names what is written here: a removed file can be read while it is open.
+
+        Raises:
+            WriteError: it names something else, or nothing can be put there.
+
+        """
+        is_ours = self._is_ours()
+        if is_ours is None:
+            self._put_back(self.path)
+            self._told(f"{self.path} was removed or moved away; what was measured so far is written there again")
+        elif not is_ours:
+            replaced, self.path = self.path, self.path.with_name(f"{self.path.stem}.{os.getpid()}{self.path.suffix}")
+            self._put_back(self.path)
+            raise WriteError(
+                f"{replaced} was replaced by another file, which is left alone; what was measured so far is in "
+                f"{self.path}: go on with it as --out, and --resume"
+            )
+
+    def _is_ours(self) -> bool | None:
+        """Whether the path names the open file; None where nothing is there."""
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self._file))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _put_back(self, path: Path) -> None:
+        """Write the open file to a path where none is, and go on with that one."""
+        target = Path(os.path.realpath(path))  # behind a link, where it points to
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copy = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
+            try:
+                for start in range(0, os.fstat(self._file).st_size, _READ_BYTES):
+                    _write(copy, os.pread(self._file, _READ_BYTES, start))
+                _sync_folder(target.parent)
+            except OSError:
+                os.close(copy)
+                target.unlink()
+                raise
+        except OSError as error:
+            raise WriteError(
+                f"the run file was removed or replaced, and what was measured cannot be written to {path}: "
+                f"{error.strerror}"
+            ) from error
+        os.close(self._file)
+        self._file = copy
 
     def __exit__(self, *_: object) -> None:
-        if self._file >= 0:
-            if not os.fstat(self._file).st_size:  # nothing came of it, and nothing should stand in the way next time
-                self.path.unlink(missing_ok=True)
+        try:
+            if self._file >= 0:
+                self._close()
+        finally:
+            self._lock.release()
+
+    def _close(self) -> None:
+        try:
+            if os.fstat(self._file).st_size:
+                self._stay()
+            elif self._is_ours():  # nothing came of it, and nothing should stand in the way next time
+                self.path.unlink()
+        finally:
             os.close(self._file)
             self._file = -1
-        self._lock.release()
+
+
+def refuse_unusable(path: Path, *, resume: bool) -> None:
+    """Whether a path can be written to, as far as looking at it tells; nothing is touched.
+
+    Raises:
+        WrongUsageError: it is a folder, or exists and is not to be resumed.
+
+    """
+    if path.is_dir():
+        raise WrongUsageError(f"expected a file such as run.jsonl, but {path} is a folder: name a file in it")
+    if path.exists() and not resume:
+        raise WrongUsageError(
+            f"expected a new file, but {path} exists: continue it with --resume, or give another --out"
+        )
+
+
+def _write(handle: int, data: bytes) -> None:
+    """All of it, on disk."""
+    rest = memoryview(data)
+    while rest:  # a write to a full disk fails only when nothing fits
+        rest = rest[os.write(handle, rest) :]
+    os.fsync(handle)
 
 
 def _cannot_write(path: Path, error: OSError) -> str:

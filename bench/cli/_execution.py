@@ -77,12 +77,10 @@ def files_of(chosen: Mapping[str, Any]) -> Files:
         raise WrongUsageError("--resume: expected the file to go on with, give it as --out FILE.jsonl")
     if retry and not chosen["resume"]:
         raise WrongUsageError("--retry repeats what an earlier run has: give --resume and --out too")
-    if out is not None and out.is_dir():
-        raise WrongUsageError(f"--out: expected a file such as run.jsonl, but {out} is a folder: name a file in it")
-    if out is not None and out.exists() and not chosen["resume"] and not chosen["dry_run"]:
-        raise WrongUsageError(
-            f"expected a new file, but {out} exists: continue it with --resume, or give another --out"
-        )
+    if out is not None:
+        from bench import store
+
+        store.refuse_unusable(out, resume=chosen["resume"] or chosen["dry_run"])
     return Files(out, resume=chosen["resume"], retry=retry, is_dry=chosen["dry_run"])
 
 
@@ -138,10 +136,11 @@ def _carry_out(blueprint: Blueprint, scout: Scout, files: Files, memory_bytes: i
     out = files.out or RUNS / f"{run_id}.jsonl"
     arguments = click.get_current_context().obj or []
     left = functools.partial(_interruption.left_behind, out, arguments, checkpoints=_checkpoints(out))
-    with _interruption.saying(left), store.Appender(out, resume=files.resume, apart=trial.KINDS) as appender:
+    appending = store.Appender(out, resume=files.resume, apart=trial.KINDS, told=_warn)
+    with _interruption.saying(left), appending as appender:
         before = trial.of_lines(appender.reading.apart)
         for problem in [*appender.reading.problems, *before.problems]:
-            click.echo(f"warning: {problem}; that line is lost", err=True)
+            _warn(f"{problem}; that line is lost")
         this = session.begin(blueprint, scout, run_id=run_id, arguments=arguments)
         this = session.taken_up(this, [*appender.reading.records, *before.records])
         cells = session.missing(blueprint.cells, appender.reading.records, files.retry)
@@ -150,6 +149,10 @@ def _carry_out(blueprint: Blueprint, scout: Scout, files: Files, memory_bytes: i
             click.echo(f"nothing is missing in {out}", err=True)
         spent = _make(_Work(blueprint, this, appender, memory_bytes), cells, tries)
     return _Made(out, cells, tries, spent, time.monotonic() - started)
+
+
+def _warn(what: str) -> None:
+    click.echo(f"warning: {what}", err=True)
 
 
 def _checkpoints(out: Path) -> Path:

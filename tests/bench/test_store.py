@@ -3,10 +3,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
 import tracemalloc
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -319,6 +321,78 @@ def test_a_full_disk_keeps_the_file_whole(file, monkeypatch):
     assert not reading.problems
 
 
+def removed(file):
+    file.unlink()
+
+
+def moved_away(file):
+    file.rename(file.with_name("elsewhere.jsonl"))
+
+
+def removed_with_its_folder(file):
+    shutil.rmtree(file.parent)
+
+
+@pytest.mark.parametrize("lose", [removed, moved_away, removed_with_its_folder])
+@pytest.mark.parametrize("more", [0, 2])
+def test_a_file_that_somebody_removes_is_there_again(tmp_path, lose, more):
+    """With the next record, or where none is to come, at the end."""
+    file, told = tmp_path / "runs/run.jsonl", []
+    with store.Appender(file, told=told.append) as appender:
+        for length in range(1, 4):
+            appender.append(line_of(length=length))
+        lose(file)
+        for length in range(4, 4 + more):
+            appender.append(line_of(length=length))
+            assert len(store.read(file).records) == length
+    assert [one.case.workload.query_length for one in store.read(file).records] == [*range(1, 4 + more)]
+    assert told == [f"{file} was removed or moved away; what was measured so far is written there again"]
+    with store.Appender(file, resume=True) as appender:
+        appender.append(line_of(length=9))
+
+
+def test_a_file_behind_a_link_is_there_again_too(tmp_path):
+    link, file = tmp_path / "link.jsonl", tmp_path / "run.jsonl"
+    link.symlink_to(file)
+    with store.Appender(link) as appender:
+        appender.append(line_of())
+        file.unlink()
+        appender.append(line_of(length=16))
+    assert link.is_symlink()
+    assert len(store.read(file).records) == 2
+
+
+def test_a_file_in_its_place_is_left_alone_and_nothing_is_lost(file):
+    with store.Appender(file) as appender:
+        appender.append(line_of())
+        file.unlink()
+        file.write_text("mine")
+        with pytest.raises(store.WriteError, match="was replaced by another file, which is left alone") as raised:
+            appender.append(line_of(length=16))
+    assert file.read_text() == "mine"
+    (beside,) = file.parent.glob("run.*.jsonl")
+    assert f"is in {beside}: go on with it" in str(raised.value)
+    assert len(store.read(beside).records) == 2
+
+
+def test_an_empty_file_in_its_place_is_left_alone(file):
+    with store.Appender(file):
+        file.unlink()
+        file.write_text("mine")
+    assert file.read_text() == "mine"
+
+
+def test_a_removed_file_that_cannot_be_written_again_is_told(tmp_path):
+    folder = tmp_path / "runs"
+    appender = store.Appender(folder / "run.jsonl").__enter__()
+    appender.append(line_of())
+    shutil.rmtree(folder)
+    folder.write_text("mine")
+    for end in (lambda: appender.append(line_of(length=16)), appender.__exit__):
+        with pytest.raises(store.WriteError, match=r"removed or replaced, and .* cannot be written to .*: "):
+            end()
+
+
 def test_a_file_that_may_not_grow_keeps_what_fits(file):
     code = f"""
 import pathlib, resource
@@ -351,6 +425,13 @@ def test_a_folder_that_cannot_be_made_is_wrong_usage(tmp_path):
     (tmp_path / "taken").write_text("")
     with pytest.raises(WrongUsageError, match=r"cannot write .*; give another --out"):
         store.Appender(tmp_path / "taken/run.jsonl").__enter__()
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="there is no /proc")
+def test_a_place_that_takes_no_file_is_not_another_run():
+    """There, making a file fails as if its folder were missing."""
+    with pytest.raises(WrongUsageError, match=r"cannot write /proc/x.jsonl: No such file or directory; give another"):
+        store.Appender(Path("/proc/x.jsonl")).__enter__()
 
 
 def test_a_number_that_is_not_finite_is_refused(file):

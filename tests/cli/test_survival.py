@@ -239,6 +239,31 @@ def test_a_disk_that_is_full_keeps_what_fits_and_says_what_to_do(fake_bench, fil
     assert lengths_of(file) == [1, 2, 3, 4, 5]
 
 
+def test_a_file_that_is_removed_in_mid_sweep_is_there_again(file):
+    run = in_process_of_its_own(*sweep(file, range(1, 6)), FAKE_SECONDS="0.3")
+    wait_for_lines(file, 2)
+    file.unlink()
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 0, err
+    assert f"warning: {file} was removed or moved away; what was measured so far is written there again\n" in err
+    assert lengths_of(file) == [1, 2, 3, 4, 5]
+
+
+def test_a_file_that_is_replaced_in_mid_sweep_is_exit_3(fake_bench, file):
+    run = in_process_of_its_own(*sweep(file, range(1, 6)), FAKE_SECONDS="0.3")
+    wait_for_lines(file, 2)
+    (file.parent / "mine").write_text("mine")
+    (file.parent / "mine").replace(file)
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 3
+    (beside,) = file.parent.glob("run.*.jsonl")
+    assert f"error: {file} was replaced by another file" in err
+    assert "Traceback" not in err
+    assert file.read_text() == "mine"
+    assert fake_bench(*sweep(beside, range(1, 6)), "--resume").code == 0
+    assert lengths_of(beside) == [1, 2, 3, 4, 5]
+
+
 def may_not_be_written(tmp_path, _monkeypatch):
     if os.geteuid() == 0:
         pytest.skip("root may write anywhere")
