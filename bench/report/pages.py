@@ -5,7 +5,9 @@ Everything comes from the records alone; the same records give the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -99,18 +101,30 @@ def _pictures(pages: Iterable[GroundPage], parts: Iterable[fidelity.Part]) -> li
 
 
 def _put(out: Path, files: Mapping[str, bytes]) -> None:
-    """All files, and nothing left of an earlier report; the README.md last, since it marks a folder as a report."""
+    """All files, and nothing left of an earlier report; or, where they cannot be written, all as it was before.
+
+    They are written into a folder within ``out``, so that moving them takes no room. The README.md comes last, since it
+    marks a folder as a report.
+    """
     readme = out / README
+    new = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
         if readme.exists() and MARKER.encode() not in readme.read_bytes():
             raise WrongUsageError(f"expected a folder for a report, {readme} is something else: give another --out")
+        olds = sorted(out.iterdir()) if readme.exists() else []
         out.mkdir(parents=True, exist_ok=True)
-        for old in sorted(out.iterdir()) if readme.exists() else []:
+        with tempfile.TemporaryDirectory(prefix=".report-", dir=out) as beside:
+            for name, content in files.items():
+                (Path(beside) / name).write_bytes(content)
+            for name in sorted(files, key=lambda name: (name == README, name)):
+                (Path(beside) / name).replace(out / name)
+        for old in olds:
             if old.name not in files and _OURS.fullmatch(old.name):
                 old.unlink()
-        for name, content in sorted(files.items(), key=lambda item: (item[0] == README, item[0])):
-            (out / name).write_bytes(content)
     except OSError as error:
+        for folder in new:
+            with contextlib.suppress(OSError):  # it is not there, or somebody else has put something there
+                folder.rmdir()
         raise WrongUsageError(
             f"expected a folder that can be written, cannot write to {out}: {error.strerror}; give another --out"
         ) from error

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import errno
 import itertools
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -402,6 +404,25 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "report").write_text("a file")
     with pytest.raises(WrongUsageError, match="cannot write to"):
         written(tmp_path, runs.record("flex"))
+
+
+def test_a_full_disk_leaves_an_earlier_report_as_it_was_and_no_part_of_a_new_one(tmp_path, monkeypatch):
+    written(tmp_path, runs.record("flex", mask="causal"))
+    before = {file.name: file.read_bytes() for file in (tmp_path / "report").iterdir()}
+    write_bytes, full = Path.write_bytes, itertools.count()
+
+    def until_full(path, content):
+        if next(full) >= 3:
+            write_bytes(path, content[: len(content) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_bytes(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", until_full)
+    for out in ("report", "further/down"):
+        with pytest.raises(WrongUsageError, match="No space left on device; give another --out"):
+            pages.write(Reading(SMALL, [], {}), tmp_path / out)
+    assert {file.name: file.read_bytes() for file in (tmp_path / "report").iterdir()} == before
+    assert [file.name for file in tmp_path.iterdir()] == ["report"]
 
 
 def test_no_records(tmp_path):
