@@ -10,16 +10,21 @@ from matplotlib.font_manager import findfont
 from matplotlib.ft2font import FT2Font
 
 FONT = "DejaVu Sans"  # comes with matplotlib, so that a picture looks the same everywhere
-LONGEST = 26
+LONGEST, _END = 26, 18  # characters; of a name that is cut, those at its end tell it from others
 NAME_POINTS = 8.5
 CHARACTER_INCHES, LINE_INCHES = 0.066, 0.165  # what a name takes at that size
 
 
 def shown(name: str) -> str:
-    """A name that fits beside a panel, in characters that the font has; others as their code points."""
+    """A name that fits beside a panel, in characters that the font has; others as their code points.
+
+    What does not fit is cut in its middle: names often begin alike, and parameters stand at their end.
+    """
     covered = _covered()
     plain = "".join(letter if ord(letter) in covered else f"\\u{ord(letter):04x}" for letter in name)
-    return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…"
+    if len(plain) <= LONGEST:
+        return plain
+    return f"{plain[: LONGEST - 1 - _END]}…{plain[-_END:]}"
 
 
 @cache

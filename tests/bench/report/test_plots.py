@@ -92,6 +92,13 @@ def test_long_names_are_cut():
     assert len(labels.shown("x" * 99)) == labels.LONGEST
 
 
+def test_long_names_that_differ_at_their_end_stay_different():
+    kernels = ("linformer", "linformer_pytorch", "reformer_pytorch", "bigbird block=64")
+    shown = {labels.shown(f"my_experimental_attention_kernel_{kernel}") for kernel in kernels}
+    assert len(shown) == len(kernels)
+    assert all(name.startswith("my_") for name in shown)
+
+
 @pytest.mark.parametrize("figure", ["time", "memory"])
 def test_no_text_of_sixteen_lines_covers_another_or_leaves_the_picture(sixteen, figure):
     quantity = plots.TIME if figure == "time" else plots.memory(64 * 2**30, "memory of the device")
