@@ -35,9 +35,10 @@ _TWINS = {
 }
 
 # How many times slower or faster, in colour: orange, paper, blue. On a dark page from bright over dark to bright.
+# Orange is never as deep as blue, nor as bright on a dark page, so that they differ in greyscale too.
 _LEVELS = 12
-_SLOW, _SAME, _FAST = (0xA8, 0x4C, 0x06), (0xF6, 0xF6, 0xF6), (0x0B, 0x4F, 0x94)
-_SLOW_DARK, _SAME_DARK, _FAST_DARK = (0xF0, 0x8A, 0x3C), (0x1B, 0x21, 0x29), (0x6C, 0xB6, 0xFF)
+_SLOW, _SAME, _FAST = (0xE8, 0x8B, 0x38), (0xF6, 0xF6, 0xF6), (0x0B, 0x4F, 0x94)
+_SLOW_DARK, _SAME_DARK, _FAST_DARK = (0xA8, 0x52, 0x10), (0x1B, 0x21, 0x29), (0x6C, 0xB6, 0xFF)
 ON_PALE, ON_DEEP = "#1c1c1d", "#fdfdfe"  # words on cells of these colours
 _DEEP = 0.72
 
@@ -58,7 +59,7 @@ _COLOUR = re.compile(rb"((?:fill|stroke|stop-color): ?)(#[0-9a-f]{6})")
 def diverging(share: float) -> tuple[str, str]:
     """The colour of a cell and of the words on it; from −1, slowest, over 0, the same, to 1, fastest."""
     level = round(max(-1.0, min(1.0, share)) * _LEVELS)
-    return _cell(level, _SLOW, _SAME, _FAST), ON_DEEP if abs(level) > _DEEP * _LEVELS else ON_PALE
+    return _cell(level, _SLOW, _SAME, _FAST), ON_DEEP if level > _DEEP * _LEVELS else ON_PALE
 
 
 def sequential(share: float) -> str:

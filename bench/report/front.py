@@ -30,20 +30,24 @@ if TYPE_CHECKING:
 
 _LEFT, _AXES, _HEAD, _BOTTOM, _FOOT, _LEAST_HEIGHT = 0.85, 2.9, 0.3, 0.55, 0.2, 2.5
 _COLUMNS, _MOST_PANELS = 2, 6
+_SHORT_TICK = 6  # characters beside an axis that need no more room to its left
 _FARTHEST = 3.0  # relative errors beyond are drawn there
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What is to be saved: in words, and of a cell."""
+    """What is to be saved: in words, as a gain over something, over which exact one; and of a cell."""
 
     name: str
-    axis: str
+    gain: str
+    best_exact: str
     of: Callable[[Cell], float | None]
 
 
-SPEED = Cost("Speed", "times as fast as the fastest exact", lambda cell: cell.seconds.value if cell.seconds else None)
-MEMORY = Cost("Memory", "times as lean as the leanest exact", lambda cell: cell.peak_bytes)
+SPEED = Cost(
+    "Speed", "times as fast as", "the fastest exact", lambda cell: cell.seconds.value if cell.seconds else None
+)
+MEMORY = Cost("Memory", "times as lean as", "the leanest exact", lambda cell: cell.peak_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +64,17 @@ class Front:
 def front(cells: Sequence[Cell], cost: Cost = SPEED, *, source: str = "") -> Front | None:
     """Of one workload; None where no approximation has both a cost and a fidelity.
 
-    The gain is over the cheapest exact one at that length, or the dearest of all where there is none. ``source``: what
-    the title begins with.
+    The gain is over the cheapest exact one at that length, or the dearest of all where there is none, which is named
+    then. ``source``: what the title begins with.
     """
     told = told_at_most_lengths(cells)
     costs = {cell: value for cell in told if (value := cost.of(cell))}
     if all(cell.contender.exact or cell.contender.is_floor for cell in costs):
         return None
-    unit = unit_cost(costs)
+    unit = unit_cell(costs)
+    axis = f"{cost.gain} {cost.best_exact if unit.contender.exact else shown(unit.contender.label)}"
     points = {
-        cell: (0.0 if cell.contender.exact else cell.relative_error or 0.0, unit / value)
+        cell: (0.0 if cell.contender.exact else cell.relative_error or 0.0, costs[unit] / value)
         for cell, value in costs.items()
         if not cell.contender.is_floor
     }
@@ -78,7 +83,7 @@ def front(cells: Sequence[Cell], cost: Cost = SPEED, *, source: str = "") -> Fro
     floors = [cell.relative_error for cell in told if cell.contender.is_floor and cell.relative_error is not None]
     first = told[0]
     title = f"{shown(first.mask)}, {first.mode}, N = {wording.length(first.length)}"
-    return Front(f"{shown(source)} · {title}" if source else title, cost.axis, points, best, min(floors, default=None))
+    return Front(f"{shown(source)} · {title}" if source else title, axis, points, best, min(floors, default=None))
 
 
 def told_at_most_lengths(cells: Sequence[Cell]) -> list[Cell]:
@@ -91,9 +96,11 @@ def told_at_most_lengths(cells: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in told if cell.length == length]
 
 
-def unit_cost(costs: Mapping[Cell, float]) -> float:
-    """Of the cheapest exact one, or else the dearest of all."""
-    return min((cost for cell, cost in costs.items() if cell.contender.exact), default=max(costs.values()))
+def unit_cell(costs: Mapping[Cell, float]) -> Cell:
+    """The cheapest exact one, or else the dearest of all but floors."""
+    exact = [cell for cell in costs if cell.contender.exact]
+    others = [cell for cell in costs if not cell.contender.is_floor]
+    return min(exact, key=costs.__getitem__) if exact else max(others, key=costs.__getitem__)
 
 
 def beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
@@ -114,31 +121,30 @@ def _figure(fronts: Sequence[Front]) -> Figure:
     columns = min(_COLUMNS, len(fronts))
     rows = math.ceil(len(fronts) / columns)
     names = max(len(shown(cell.contender.label)) for found in fronts for cell in found.points) * CHARACTER_INCHES + 0.25
-    column = _LEFT + _AXES + MARGIN_INCHES + names
     height = max(_LEAST_HEIGHT, (max(len(found.points) for found in fronts) + 1) * LINE_INCHES)
     row = _HEAD + height + _BOTTOM
+    edge = _LEFT + max(0, max(map(_longest_tick, fronts)) - _SHORT_TICK) * CHARACTER_INCHES
+    column = edge + _AXES + MARGIN_INCHES + names
     width, total = columns * column, TITLE_INCHES + rows * row + _FOOT
     figure = Figure(figsize=(width, total))
     for number, found in enumerate(fronts):
         down, across = divmod(number, columns)
-        left, bottom = across * column + _LEFT, total - TITLE_INCHES - (down + 1) * row + _BOTTOM
+        left, bottom = across * column + edge, total - TITLE_INCHES - (down + 1) * row + _BOTTOM
         axes = figure.add_axes((left / width, bottom / total, _AXES / width, height / total))
         _panel(axes, found, height)
     if any(found.floor is not None for found in fronts):
         words = "shaded: no closer to exact attention than the plain mean of the values"
-        figure.text(_LEFT / width, 0.13 / total, words, fontsize=7.5, color=colours.FAINT, va="center")
+        figure.text(edge / width, 0.13 / total, words, fontsize=7.5, color=colours.FAINT, va="center")
     return figure
 
 
 def _panel(axes: Axes, found: Front, height: float) -> None:
-    speeds = [speed for _, speed in found.points.values()]
     errors = [min(error, _FARTHEST) for error, _ in found.points.values()]
     furthest = max([*errors, 0.5, found.floor or 0.0]) * 1.08
     axes.set_title(found.title, loc="left", fontsize=9)
     axes.set_xlim(-0.05 * furthest, furthest)
     axes.set_yscale("log", base=2)
-    room = max((max(speeds) / min(speeds)) ** 0.06, 1.2)
-    axes.set_ylim(min(speeds) / room, max(speeds) * room)
+    axes.set_ylim(*_limits(found))
     axes.set_xlabel("relative error to exact attention")
     axes.set_ylabel(found.axis)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
@@ -148,7 +154,7 @@ def _panel(axes: Axes, found: Front, height: float) -> None:
         axes.yaxis.set_major_locator(LogLocator(base=2, numticks=8))
     else:
         axes.yaxis.set_major_locator(FixedLocator([0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}×"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _gain_tick(value)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.grid(visible=True, color=colours.GRID, linewidth=0.7)
     axes.set_axisbelow(True)
@@ -165,6 +171,24 @@ def _panel(axes: Axes, found: Front, height: float) -> None:
         x, y = within(axes, *at)
         ends.append(End(x, y, y, shown(cell.contender.label), look, is_faint=not is_best))
     name_beside(axes, ends, _AXES, height)
+
+
+def _limits(found: Front) -> tuple[float, float]:
+    """Of the gains, with some room."""
+    gains = [gain for _, gain in found.points.values()]
+    room = max((max(gains) / min(gains)) ** 0.06, 1.2)
+    return min(gains) / room, max(gains) * room
+
+
+def _gain_tick(value: float) -> str:
+    """0.25×, 1×, 2048×: what is above one is whole, or has two digits."""
+    return f"{value:.3g}×" if value < 1000 else f"{value:.0f}×"  # noqa: PLR2004  # more has an exponent
+
+
+def _longest_tick(found: Front) -> int:
+    """Characters that a power of two on the axis of gains may take."""
+    first, last = (math.log2(limit) for limit in _limits(found))
+    return max(len(_gain_tick(2.0**power)) for power in range(math.floor(first), math.ceil(last) + 1))
 
 
 def _error_tick(value: float) -> str:

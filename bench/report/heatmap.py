@@ -1,6 +1,7 @@
 """How many times faster than the baseline everything is, at a glance: contenders down, workloads and lengths across.
 
-Blue is faster, orange slower; every cell says its number, so that it reads without colour.
+Blue is faster, orange slower; every cell says its number, and those of slower ones are underlined: without colour, deep
+is much faster and underlined slower.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 
 from bench import wording
@@ -30,6 +31,9 @@ _WIDTH, _HEIGHT, _HEADER, _FOOT = 0.5, 0.26, 0.62, 0.42
 _GAP = 0.12  # between workloads, and between exact and approximate
 _BOLD_INCHES = 0.075  # what a letter takes
 _DEEPEST = 4.0  # powers of two
+_LINE_BELOW, _LINE_WIDTH = 0.085, 0.26  # inches: under a number, from the middle of its cell
+_ONE = 0.995  # and more is written as 1.0
+_LEGEND = "blue: faster · orange, underlined: slower · – unsupported · oom: out of memory"
 _WORDS = {"out_of_memory": "oom", "timeout": "late", "incorrect": "wrong", "fell_back": "other", "unsupported": "–"}
 
 Workload = tuple[str, str]
@@ -90,6 +94,8 @@ def _figure(
     axes.set_ylim(0, height)
     axes.axis("off")
     boxes, faces = [], []
+    lines: list[list[tuple[float, float]]] = []
+    inks: list[str] = []
     for row, contender in enumerate(contenders):
         top = height - row * _HEIGHT - (_GAP if has_both and not contender.exact else 0)
         label = shown(contender.label) if contender.exact else f"≈ {shown(contender.label)}"
@@ -106,12 +112,16 @@ def _figure(
             boxes.append(_box(x, top))
             faces.append(face)
             axes.text(*middle, _number(faster.value), ha="center", va="center", fontsize=8, color=ink)
+            if is_slower(faster.value):
+                lines.append(_line(*middle))
+                inks.append(ink)
     axes.add_collection(PolyCollection(boxes, facecolors=faces, edgecolors=colours.PAPER, linewidths=1.2, zorder=0))
+    axes.add_collection(LineCollection(lines, colors=inks, linewidths=0.9, zorder=1))
     _header(axes, places, height)
     figure.text(
         names / total_width,
         0.13 / total_height,
-        "blue: faster · orange: slower · – unsupported · oom: out of memory",
+        _LEGEND,
         fontsize=7.5,
         color=colours.FAINT,
         va="center",
@@ -135,6 +145,15 @@ def _box(x: float, top: float) -> list[tuple[float, float]]:
     return [(x, top), (x + _WIDTH, top), (x + _WIDTH, top - _HEIGHT), (x, top - _HEIGHT)]
 
 
+def _line(x: float, y: float) -> list[tuple[float, float]]:
+    return [(x - _LINE_WIDTH / 2, y - _LINE_BELOW), (x + _LINE_WIDTH / 2, y - _LINE_BELOW)]
+
+
+def is_slower(value: float) -> bool:
+    """As it is written: what rounds to 1.0 is not."""
+    return value < _ONE
+
+
 def _header(axes: Axes, places: Sequence[tuple[Workload, int, float]], height: float) -> None:
     """Lengths above the columns, workloads above the lengths."""
     begins: dict[Workload, float] = {}
@@ -154,4 +173,4 @@ def _number(value: float) -> str:
     """At most four characters."""
     if value >= 9.95:  # noqa: PLR2004  # two digits before the point say enough
         return f"{value:.0f}" if value < 9999.5 else f"{value / 1000:.0f}k"  # noqa: PLR2004
-    return f"{value:.1f}" if value >= 0.995 else f"{value:.2f}"  # noqa: PLR2004
+    return f"{value:.2f}" if is_slower(value) else f"{value:.1f}"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from variants._contract import Use
 
 _LEFT, _AXES, _BOTTOM, _LEAST_HEIGHT = 1.1, 4.4, 0.55, 2.9
+_WORDS = 0.13  # inches that a line of words is high
 _BELOW_RIDGE, _ABOVE_RIDGE = 16.0, 8.0
 _FASTER = 1.1  # a cache that is no faster than main memory needs no roof of its own
 _INPUTS: tuple[Use, ...] = ("query", "key", "value")
@@ -91,12 +92,12 @@ def _figure(points: Sequence[Point], compute: float, bandwidth: float, cache: fl
     nearest = ridge if cache is None else compute / cache
     low, high = min(*across, nearest / _BELOW_RIDGE) / 1.3, max(*across, ridge * _ABOVE_RIDGE) * 1.3
     rates = [rate for *_, rate in points]
-    limits = min(*rates, compute / 30) / 1.4, compute * 2.0
+    limits = min(*rates, compute / 30) / 1.4, max(*rates, compute * 2.0 / 1.4) * 1.4  # above a roof, a point is seen
     axes.set_xscale("log", base=2)
     axes.set_xlim(low, high)
     axes.set_ylim(*limits)
     plain(axes.yaxis, 10, limits, _rate, most=9)
-    plain(axes.xaxis, 2, (low, high), lambda value: f"{value:.3g}", most=9)
+    plain(axes.xaxis, 2, (low, high), _intensity, most=9)
     axes.set_xlabel("issued FLOPs for each byte that must move")
     axes.set_ylabel("issued FLOP/s")
     axes.plot([low, ridge, high], [low * bandwidth, compute, compute], color=colours.INK, linewidth=1.4, zorder=2)
@@ -106,8 +107,9 @@ def _figure(points: Sequence[Point], compute: float, bandwidth: float, cache: fl
     if cache is not None:
         roof = [low, nearest, ridge], [low * cache, compute, compute]
         axes.plot(*roof, color=colours.INK, linewidth=1.0, linestyle=(0, (4, 2)), zorder=2)
-        # left of its roof, where no point can be
-        under = nearest / 1.35, compute / 1.12
+        # left of its roof where that is as low as the words, and no point can be
+        line = (limits[1] / limits[0]) ** (_WORDS / height)
+        under = nearest / (1.15 * line), compute / 1.12
         axes.text(*under, f"cache {_bytes(cache)}", fontsize=7.5, ha="right", va="top")
     ends = []
     for cell, intensity, rate in points:
@@ -117,6 +119,11 @@ def _figure(points: Sequence[Point], compute: float, bandwidth: float, cache: fl
         ends.append(End(x, y, y, shown(cell.contender.label), look))
     name_beside(axes, ends, _AXES, height)
     return figure
+
+
+def _intensity(value: float) -> str:
+    """FLOPs a byte, a power of two: 0.25, 32, 4k."""
+    return wording.length(round(value)) if value >= 1 else f"{value:.3g}"
 
 
 def _bytes(rate: float) -> str:

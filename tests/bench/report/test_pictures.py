@@ -6,6 +6,7 @@ from itertools import combinations
 import msgspec
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
 
 from bench import cells, store
 from bench.record import OutOfMemory
@@ -147,6 +148,25 @@ def test_a_heat_map_says_every_number_and_why_there_is_none(drawn):
     assert {"2.0", "0.10", "1.0", "oom", "flex", "≈ linformer", "1k", "2k", "full", "fwd"} <= set(words(figure))
 
 
+def test_without_colour_what_is_slower_is_underlined_and_never_as_deep(drawn):
+    found = only(timed("naive_sdpa", 8), timed("flex", 128), timed("sdpa_flash", 0.5), timed("sdpa_math", 8.02))
+    heatmap.draw(found, tables.speedups(found, "naive_sdpa"), "naive_sdpa")
+    ((_, figure),) = drawn
+    (lines,) = [found for found in figure.axes[0].collections if isinstance(found, LineCollection)]
+    (line,) = lines.get_segments()
+    (number,) = [text for text in figure.axes[0].texts if text.get_text() == "0.06"]
+    assert line[:, 0].mean() == pytest.approx(number.get_position()[0])
+    assert line[0, 1] < number.get_position()[1]
+    assert any("orange, underlined: slower" in text for text in words(figure))
+
+    def grey(colour):
+        return sum(share * int(colour[at : at + 2], 16) for share, at in ((0.299, 1), (0.587, 3), (0.114, 5)))
+
+    slow, fast = (colours.diverging(share)[0] for share in (-1, 1))
+    assert abs(grey(slow) - grey(fast)) > 60
+    assert abs(grey(colours._ALL_TWINS[slow]) - grey(colours._ALL_TWINS[fast])) > 60
+
+
 def test_many_workloads_are_several_heat_maps(drawn):
     found = only(*(timed("naive_sdpa", 1, 256 * 2**n, mask=f"window:{w}") for n in range(6) for w in range(1, 7)))
     heatmap.draw(found, tables.speedups(found, "naive_sdpa"), "naive_sdpa")
@@ -178,6 +198,28 @@ def test_everything_on_a_front_is_named_and_what_something_beats_is_faint(drawn)
         "sdpa_flash": colours.INK, "linformer": colours.INK,
         "naive_sdpa": colours.FAINT, "flex": colours.FAINT, "performer": colours.FAINT,
     }  # fmt: skip
+
+
+def test_without_an_exact_one_a_front_says_what_it_is_over():
+    approximate = [timed("linformer", 1, relative_error=0.7), timed("bigbird", 16, relative_error=0.2)]
+    floor = timed("uniform", 40, relative_error=0.8)
+    assert front.front(only(timed("flex", 2), *approximate)).axis == "times as fast as the fastest exact"
+    found = front.front(only(*approximate, floor))
+    assert found.axis == "times as fast as bigbird"
+    assert {cell.contender.label: gain for cell, (_, gain) in found.points.items()} == {"linformer": 16, "bigbird": 1}
+    assert front.front(only(*approximate), front.MEMORY).axis.startswith("times as lean as ")
+    assert "exact" not in front.front(only(*approximate), front.MEMORY).axis
+
+
+def test_small_gains_leave_room_for_what_the_axis_says(drawn):
+    front.draw([front.front(only(
+        timed("sdpa_flash", 1), timed("reformer_pytorch", slowest, relative_error=0.7)
+    )) for slowest in (128, 5000)])  # fmt: skip
+    ((_, figure),) = drawn
+    for axes in figure.axes:
+        label = axes.yaxis.label.get_window_extent()
+        assert label.x0 >= 0
+        assert not [text for text in texts(figure) if text.get_window_extent().overlaps(label)]
 
 
 def test_the_front_is_where_most_was_measured():
@@ -261,6 +303,30 @@ def test_the_roofline_needs_ceilings(drawn):
     (x,), (y,) = point.get_data()
     assert x == pytest.approx(10**9 / (4 * 8 * 1024 * 64 * 4))
     assert y == pytest.approx(10**9 / 5e-3)
+
+
+def test_a_point_above_all_roofs_is_within_the_axes(drawn):
+    flops = round(12 * 9.1e10 * 5e-3)
+    roofline.draw(only(timed("linformer", 5, relative_error=0.7, issued_flops=flops), timed("flex", 5)), runs.CPU)
+    ((_, figure),) = drawn
+    (axes,) = figure.axes
+    top = axes.get_ylim()[1]
+    assert all(value < top for line in axes.lines if line.get_zorder() == 3 for value in line.get_ydata())
+
+
+def test_ticks_of_a_long_context_are_plain_and_apart(drawn):
+    found = only(
+        timed("flex", 500, 32768, issued_flops=10**13),
+        timed("uniform", 1, 32768, relative_error=0.8, issued_flops=10**7),
+    )
+    roofline.draw(found, runs.CPU)
+    ((_, figure),) = drawn
+    (axes,) = figure.axes
+    low, high = axes.get_xlim()
+    ticks = [tick.label1 for tick in axes.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+    assert {"0.125", "1", "4k", "32k"} <= {tick.get_text() for tick in ticks}
+    boxes = [tick.get_window_extent() for tick in ticks]
+    assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
 
 
 def test_no_point_lies_above_the_roofs_for_want_of_one(drawn):
