@@ -96,7 +96,19 @@ def test_a_line_with_a_wrong_part_is_damaged(file, path, value):
 @pytest.mark.parametrize("compactly", [False, True])
 @pytest.mark.parametrize(
     "impossible",
-    [{"peak_bytes": -5}, {"seconds": [0.5, 0.0]}, {"seconds": [-0.5]}, {"seconds_warm": [0.0]}, {"issued_flops": -1}],
+    [
+        {"peak_bytes": -5},
+        {"seconds": [0.5, 0.0]},
+        {"seconds": [-0.5]},
+        {"seconds_warm": [0.0]},
+        {"issued_flops": -1},
+        {"peak_bytes": 2**63},
+        {"saved_bytes": 2**63},
+        {"issued_flops": 10**30},
+        {"seconds": [1e300]},
+        {"seconds": [1e-300]},
+        {"seconds_graph": [1e300]},
+    ],
 )
 def test_a_time_or_a_size_that_cannot_be_is_damaged(file, impossible, compactly):
     outcome = msgspec.structs.replace(MEASURED, **impossible)
