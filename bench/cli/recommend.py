@@ -144,8 +144,9 @@ def _told(advice: Advice, need: Any) -> str:
     from bench.report.titles import plain_title
 
     lines = [f"{need.mask}, {need.mode}, {wording.length(need.length)} · {plain_title(advice.ground)}"]
-    lines += _choice("exact", advice.exact)
-    lines += _choice("approximate", advice.approximate)
+    refused = {candidate.contender.exact for candidate, _ in advice.refused}
+    lines += _choice("exact", advice.exact, refused=True in refused)
+    lines += _choice("approximate", advice.approximate, refused=False in refused)
     if advice.approximate and advice.exact:
         gain = "" if advice.gain is None else f" ({wording.times(advice.gain)} the speed of the exact one)"
         lines.append(f"  → {_verdict(advice)}{gain}")
@@ -166,12 +167,14 @@ def _verdict(advice: Advice) -> str:
     return f"{advice.exact.best.contender.label}: no approximation is surely faster"
 
 
-def _choice(kind: str, choice: Choice | None) -> list[str]:
+def _choice(kind: str, choice: Choice | None, *, refused: bool) -> list[str]:
+    """``refused``: whether the limits speak against any of this kind."""
     from bench import wording
     from bench.report.recommend import evidence
 
     if choice is None:
-        return [f"  {kind + ':':<13}nothing keeps the limits"]
+        why = "nothing keeps the limits" if refused else f"no {kind} attention was measured at this length"
+        return [f"  {kind + ':':<13}{why}"]
     lines = [f"  {kind + ':':<13}{choice.best.contender.label}: {evidence(choice.best)}"]
     if choice.rivals:
         names = wording.listed([rival.contender.label for rival in choice.rivals])

@@ -5,15 +5,23 @@ Between two measured lengths figures are interpolated, as powers of the length, 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
+
+import msgspec
 
 from bench import stats, wording
 from bench.cells import Cell, Contender, Ground
 from bench.errors import NotComparableError, unknown
+from bench.report import repeat
 from bench.stats import Estimate
+from variants._contract import DTYPES
+
+_EVERY = {"dtype": DTYPES, "device": ("cpu", "cuda")}  # whatever else was not measured could be
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,28 +108,37 @@ def advise(gathered: Mapping[Ground, Sequence[Cell]], need: Need) -> list[Advice
     """What every ground that fits the need says, in order.
 
     Raises:
-        WrongUsageError: a mask, mode or other dimension that no record has.
-        NotComparableError: the length lies outside of what was measured for this shape.
+        WrongUsageError: a type or device that no record can have.
+        NotComparableError: nothing was measured there, or the length lies outside of what was; it says how to.
 
     """
     grounds = {ground: cells for ground, cells in gathered.items() if ground.queries is None and ground.keys is None}
     for name, value in need.narrowed.items():
-        known = {str(_dimension(ground, name)) for ground in grounds}
-        if str(value) not in known:
-            raise unknown(name.replace("_", " "), str(value), sorted(known))
-        grounds = {ground: cells for ground, cells in grounds.items() if str(_dimension(ground, name)) == str(value)}
+        if name in _EVERY and value not in _EVERY[name]:
+            raise unknown(name, value, _EVERY[name])
+    for name, value in need.narrowed.items():
+        fitting = {ground: cells for ground, cells in grounds.items() if str(_dimension(ground, name)) == str(value)}
+        if not fitting:
+            found = sorted({str(_dimension(ground, name)) for ground in grounds}, key=lambda one: (len(one), one))
+            raise _not_measured(f"{name.replace('_', ' ')} {value}", found, need, grounds)
+        grounds = fitting
     for what in ("mask", "mode"):
-        known = {getattr(cell, what) for cells in grounds.values() for cell in cells}
-        if getattr(need, what) not in known:
-            raise unknown(what, getattr(need, what), sorted(known))
-    members = {
-        ground: [cell for cell in cells if (cell.mask, cell.mode) == (need.mask, need.mode)]
-        for ground, cells in grounds.items()
-    }
-    found = [_advice(ground, cells, need) for ground, cells in members.items()]
-    told = [advice for advice in found if advice.exact or advice.approximate or advice.refused]
+        value = getattr(need, what)
+        fitting = {
+            ground: fit
+            for ground, cells in grounds.items()
+            if (fit := [cell for cell in cells if getattr(cell, what) == value])
+        }
+        if not fitting:
+            found = sorted({getattr(cell, what) for cells in grounds.values() for cell in cells})
+            raise _not_measured(f"{what} {value}", found, need, grounds)
+        grounds = fitting
+    every = [_advice(ground, cells, need) for ground, cells in grounds.items()]
+    told = [advice for advice in every if advice.exact or advice.approximate or advice.refused]
     if not told:
-        raise NotComparableError(_nothing_for(need, [cell for cells in members.values() for cell in cells]))
+        lengths = wording.lengths(cell.length for cells in grounds.values() for cell in cells if cell.seconds)
+        wanted = f"length {wording.length(need.length)} for {need.mask}, {need.mode}"
+        raise _not_measured(wanted, [lengths] if lengths else [], need, grounds)
     return told
 
 
@@ -129,15 +146,34 @@ def _dimension(ground: Ground, name: str) -> object:
     return ground.settings.threads if name == "threads" else getattr(ground, name)
 
 
-def _nothing_for(need: Need, cells: Sequence[Cell]) -> str:
-    lengths = {cell.length for cell in cells if cell.seconds}
-    shape = f"{need.mask}, {need.mode}"
-    if not lengths:
-        return f"expected something timed for {shape}, found nothing: measure with 'run' first"
-    return (
-        f"expected figures at length {wording.length(need.length)} for {shape}, found them at "
-        f"{wording.lengths(lengths)}: measure it with 'run --seq-len {wording.length(need.length)}'"
-    )
+def _not_measured(
+    wanted: str, found: Sequence[str], need: Need, grounds: Mapping[Ground, Sequence[Cell]]
+) -> NotComparableError:
+    """That it was not, what was, and the command that does: as the nearest ground that there is was measured."""
+    there = f"found {', '.join(found)}" if found else "found nothing that was timed"
+    if not grounds:
+        how = "measure with 'run' first"
+    elif "device_name" in need.narrowed and wanted.startswith("device name"):
+        how = "give runs of that machine"
+    else:
+        ground, cells = next(iter(grounds.items()))
+        how = f"measure it with: {_command_for(need, ground, cells)}"
+    return NotComparableError(f"expected something timed with {wanted}, {there}; {how}")
+
+
+def _command_for(need: Need, ground: Ground, cells: Sequence[Cell]) -> str:
+    """The command that repeats this ground, with all that is needed in place of what was measured."""
+    changes: dict[str, Any] = dict(need.narrowed)
+    changes.pop("device_name", None)
+    settings = ground.settings
+    if threads := changes.pop("threads", None):
+        settings = msgspec.structs.replace(settings, threads=threads)
+    heads, kv_heads = changes.get("heads", ground.heads), ground.kv_heads
+    if ground.kv_heads == ground.heads or heads % kv_heads:  # it cannot stay, or is to be as many
+        changes.setdefault("kv_heads", heads)
+    wanted = dataclasses.replace(ground, settings=settings, **changes)
+    moved = [dataclasses.replace(cell, mask=need.mask, mode=need.mode, length=need.length) for cell in cells]
+    return repeat.command(wanted, moved)
 
 
 def _advice(ground: Ground, cells: Sequence[Cell], need: Need) -> Advice:
@@ -240,6 +276,8 @@ def _below(cosine: float, least: float) -> str:
 
 
 def _size(size_bytes: float) -> str:
+    if size_bytes < 1024:  # noqa: PLR2004  # a KiB
+        return wording.counted(round(size_bytes), "byte")
     return f"{wording.mebibytes(size_bytes)} MiB"
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
@@ -104,7 +105,55 @@ def test_what_failed_at_this_length_is_no_candidate(ask):
 def test_beyond_what_was_measured_nothing_is_made_up(ask):
     code, out, err = ask("--seq-len", "8k")
     assert (code, out) == (3, "")
-    assert "found them at 1k, 2k: measure it with 'run --seq-len 8k'" in err
+    assert "expected something timed with length 8k for full, fwd, found 1k, 2k; measure it with: " in err
+    assert " --seq-len 8k " in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "options"),
+    [
+        (["--seq-len", "4k"], "length 4k for full, fwd, found 1k, 2k", "--seq-len 4k"),
+        (["--seq-len", "1k", "--mask", "causal"], "mask causal, found full", "--mask causal"),
+        (["--seq-len", "1k", "--mode", "bwd"], "mode bwd, found fwd", "--mode bwd"),
+        (["--seq-len", "1k", "--threads", "7"], "threads 7, found 2", "--threads 7"),
+        (["--seq-len", "1k", "--dtype", "float16"], "dtype float16, found float32", "--dtype float16"),
+        (["--seq-len", "1k", "--heads", "3"], "heads 3, found 8", "--heads 3 --kv-heads 3"),
+        (["--seq-len", "1k", "--kv-heads", "2"], "kv heads 2, found 8", "--heads 8 --kv-heads 2"),
+        (["--seq-len", "4k", "--mask", "band:9", "--mode", "fwd_bwd"], "mask band:9", "--mask band:9 --mode fwd_bwd"),
+    ],
+)
+def test_what_was_not_measured_is_told_with_the_command_that_does(ask, fake_bench, arguments, words, options):
+    records = [timed("naive_sdpa", 16), timed("naive_sdpa", 64, 2048)]
+    code, out, err = ask(*arguments, records=records)
+    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert f"expected something timed with {words}" in err
+    command = err.partition("measure it with: ")[2]
+    assert f" {options} " in command
+    for option in ("--mask", "--mode", "--dtype", "--threads", "--batch", "--head-dim", "--inputs"):
+        assert f" {option} " in command
+    planned = fake_bench(*shlex.split(command)[3:], "--dry-run")
+    assert planned.code == 0, planned.err
+    (row,) = [line.split() for line in planned.out.splitlines() if line.startswith("naive_sdpa")]
+    wanted = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    assert set(row) >= {wanted[name] for name in ("--seq-len", "--mask", "--mode", "--dtype") if name in wanted}
+
+
+def test_another_machine_cannot_be_asked_for(ask):
+    code, _, err = ask("--seq-len", "1k", "--device-name", "Another CPU")
+    assert code == 3
+    assert "expected something timed with device name Another CPU, found Example CPU; give runs of that machine" in err
+
+
+def test_a_kind_that_was_not_measured_breaks_no_limit(ask):
+    _, out, _ = ask("--seq-len", "1k", records=[timed("linformer", 1, relative_error=0.6)])
+    assert "exact:       no exact attention was measured at this length\n" in out
+    _, out, _ = ask("--seq-len", "1k", "--max-memory", "1G", records=[timed("flex", 1, peak_mib=8)])
+    assert "approximate: no approximate attention was measured at this length\n" in out
+
+
+def test_a_limit_of_a_few_bytes_is_told_in_bytes(ask):
+    _, out, _ = ask("--seq-len", "1k", "--max-memory", "1")
+    assert "not sdpa_flash: takes 2.00 MiB of 1 byte\n" in out
 
 
 def test_nothing_that_keeps_the_limits_is_told_with_the_reasons(ask):
@@ -133,8 +182,8 @@ def test_an_approximation_that_is_not_surely_faster_is_not_advised(ask):
         (["--seq-len", "x"], "--seq-len: expected a length such as 512 or 8k"),
         (["--seq-len", "0"], "at least 1"),
         (["--seq-len", "1k", "--mask", "cusal"], "did you mean 'causal'?"),
-        (["--seq-len", "1k", "--mask", "causal"], "mask 'causal' is unknown, expected one of full"),
-        (["--seq-len", "1k", "--mode", "bwd"], "mode 'bwd' is unknown, expected one of fwd"),
+        (["--seq-len", "1k", "--mode", "backward"], "'backward' is not one of 'fwd', 'bwd', 'fwd_bwd'"),
+        (["--seq-len", "1k", "--device", "cdua"], "did you mean 'cuda'?"),
         (["--seq-len", "1k", "--dtype", "float23"], "did you mean 'float32'?"),
         (["--seq-len", "1k", "--max-memory", "big"], "expected a size such as 2GiB"),
         ([], "Missing option '--seq-len'"),
