@@ -7,16 +7,18 @@ its case.
 
 from __future__ import annotations
 
+import gc
 import statistics
-import time
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import TYPE_CHECKING, TypedDict
 
 import msgspec
 import torch
 
+from bench import wording
 from bench.fidelity import fits
-from bench.measure import compilation, cuda, dispatch, oracle, prediction, room, rows, soundness, work
+from bench.measure import answers, compilation, cuda, dispatch, oracle, prediction, room, rows, soundness, work
 from bench.measure.attention_map import attention_map
 from bench.measure.call import Call, Operands, Result, load_backward, scatterer
 from bench.measure.clock_cpu import IN_TURNS, CpuClock
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from variants._contract import Attend, Variant
 
 _WEIGHINGS = 3
+_MORE_CALLS = 16  # not weighed, to come round in a ring of buffers
+_MORE_SECONDS = 0.03
 _LATER_ROWS = 6
 _ABOVE_CEILING = 1.05
 _LATER = "right at first, wrong after timing, on new values in old places: "
@@ -86,11 +90,13 @@ def _measured(subject: Subject, ceilings: Mapping[str, float]) -> Outcome:
     built, first = _build(subject)
     verdict, profiled = _check(subject, built, first)
     weighings = _weigh(subject, built, first, profiled)
+    notes = _kept_by_each_call(subject, first.dense(built.base), weighings)
     del first  # nothing of ours lies about while the clock runs
     timing = _time(subject, built, min(weighing.seconds for weighing in weighings))
     _check_again(subject, timing.last_call)
-    record = _with_figures(_record(subject, built, verdict, weighings[0].dispatched), built, weighings, timing)
-    return _with_roofline(record, subject, ceilings)
+    record = _record(subject, built, verdict, weighings[0].dispatched)
+    record.notes.extend(notes)
+    return _with_roofline(_with_figures(record, built, weighings, timing), subject, ceilings)
 
 
 def _checked(subject: Subject) -> Outcome:
@@ -110,9 +116,9 @@ def _in_turns(subject: Subject, turn: Callable[[Sample], bool]) -> Outcome:
     compilation.restart()
     scatter = scatterer(built.attend, built.base, subject.workload.mode)
     clock = CudaClock(scatter, cuda.runtime()) if subject.on_cuda else CpuClock(scatter, call_seconds, IN_TURNS)
-    watch, begun = Watch.start(), time.perf_counter()
+    watch, begun = Watch.start(), perf_counter()
     block = clock.sample()
-    while time.perf_counter() - begun < clock.warm_up_seconds:
+    while perf_counter() - begun < clock.warm_up_seconds:
         block = clock.sample()
     while turn(block):
         block = clock.sample()
@@ -169,7 +175,8 @@ def _start(subject: Subject) -> None:
     threads, wanted = subject.before.values["threads"], subject.settings.threads
     if threads != wanted:
         subject.refuse(f"torch runs {threads} threads where the settings say {wanted}; set them before measuring")
-    reasons = [*subject.variant.obstacles(subject.workload, subject.parameters), *fits.obstacles(subject.workload)]
+    own = answers.obstacles(subject.variant, subject.workload, subject.parameters)
+    reasons = [*own, *fits.obstacles(subject.workload)]
     if reasons:
         raise Rejection(Unsupported(reasons=reasons))
 
@@ -198,9 +205,9 @@ def _build(subject: Subject) -> tuple[Built, First]:
 
     subject.enter("build")
     compilation.restart()
-    start = time.perf_counter()
-    attend = subject.variant.build(subject.workload, subject.parameters)
-    build_seconds = time.perf_counter() - start
+    start = perf_counter()
+    attend = answers.built(subject.variant, subject.workload, subject.parameters)
+    build_seconds = perf_counter() - start
 
     call = Call(attend, operands, subject.workload.mode)
     result, first_call_seconds = _first_result(subject, call)
@@ -212,14 +219,14 @@ def _build(subject: Subject) -> tuple[Built, First]:
 
 def _first_result(subject: Subject, call: Call) -> tuple[Result, float]:
     """A result that has the form of an attention's, and the seconds that it took."""
-    start = time.perf_counter()
+    start = perf_counter()
     with torch.set_grad_enabled(call.differentiates):
         output = call.forward()
     subject.refuse(soundness.malformed(output, subject.workload, call.operands.query.device))
     result = Result(output, call.backward(output) if call.differentiates else None)
     if subject.on_cuda:
         cuda.runtime().synchronize()
-    return result, time.perf_counter() - start
+    return result, perf_counter() - start
 
 
 def _check(subject: Subject, built: Built, first: First) -> tuple[Verdict, Profiled]:
@@ -230,7 +237,7 @@ def _check(subject: Subject, built: Built, first: First) -> tuple[Verdict, Profi
     close = fidelity(subject.problem, truth, first.result.output)
     verdict = Verdict(output, gradients, close, attention_map(subject.problem, truth))
     profiled = subject.weigh(first.dense(built.base))
-    subject.refuse(soundness.reused(first.result.output, profiled.output_address))
+    subject.refuse(soundness.reused(first.result.output, [profiled.output_address]))
     objection = dispatch.fell_back(subject.variant, subject.workload.device, profiled.dispatched)
     if objection is not None:
         dispatched = dispatch.readable(profiled.dispatched)
@@ -246,6 +253,7 @@ def _judge(
     if objection is not None:
         raise Rejection(Incorrect(stage=subject.stage, message=f"{when}{objection}"))
     truth = oracle.truth(subject.problem, call.operands, sampled)
+    subject.refuse(oracle.untrue(truth))
     output = oracle.judge_output(truth, result.output)
     gradients = None if result.gradients is None else oracle.judge_gradients(truth, result.gradients)
     wrong = [str(agreement) for agreement in (output, gradients) if agreement is not None and not agreement.holds]
@@ -256,15 +264,31 @@ def _judge(
 
 
 def _weigh(subject: Subject, built: Built, first: First, profiled: Profiled) -> list[Profiled]:
-    """The same call again, until it has been weighed three times."""
+    """The same call again, until it has been weighed three times; and some more, if they are short.
+
+    The first result is in use all the while: where results go round in a ring of buffers, one comes to lie on it.
+    """
     subject.enter("memory")
     call = first.dense(built.base)
     weighings = [profiled, *(subject.weigh(call) for _ in range(_WEIGHINGS - 1))]
     peaks = [weighing.weight.peak_bytes for weighing in weighings]
     if len(set(peaks)) > 1 and not subject.variant.stochastic:
         subject.refuse(f"calls on the same inputs peak at {peaks} bytes, and the variant is not declared stochastic")
+    seconds = min(weighing.seconds for weighing in weighings)
+    more = (soundness.address_of(call.whole().output) for _ in range(min(_MORE_CALLS, int(_MORE_SECONDS / seconds))))
+    addresses = [*(weighing.output_address for weighing in weighings), *more]
+    subject.refuse(soundness.reused(first.result.output, addresses))
     subject.refuse(soundness.changed_inputs(first.call.operands, built.base))
     return weighings
+
+
+def _kept_by_each_call(subject: Subject, call: Call, weighings: list[Profiled]) -> list[str]:
+    """A note, where every call leaves something behind, which is no mere garbage that the collector would free."""
+    if min(weighing.left_bytes for weighing in weighings) <= 0:
+        return []
+    gc.collect()
+    left_bytes = subject.weigh(call, collect=True).left_bytes
+    return [f"keeps {wording.size(left_bytes)} more with each call"] if left_bytes > 0 else []
 
 
 def _time(subject: Subject, built: Built, call_seconds: float) -> Timing:
@@ -315,9 +339,6 @@ def _errors(output: Agreement | None, gradients: Agreement | None) -> _Errors:
 
 
 def _record(subject: Subject, built: Built, verdict: Verdict | None, dispatched: list[str]) -> Measured:
-    issued = subject.variant.flops(subject.workload, subject.parameters)
-    if issued <= 0:
-        subject.refuse(f"the variant counts {issued} FLOPs; a count must be above zero")
     return Measured(
         seconds=[],
         timer="none",
@@ -328,7 +349,7 @@ def _record(subject: Subject, built: Built, verdict: Verdict | None, dispatched:
         fidelity=None if verdict is None else verdict.fidelity,
         attention_map=None if verdict is None else verdict.attention_map,
         useful_flops=work.useful_flops(subject.workload),
-        issued_flops=issued,
+        issued_flops=answers.flops(subject.variant, subject.workload, subject.parameters),
         dispatched=dispatch.readable(dispatched),
         notes=[
             *fits.notes(subject.workload),

@@ -131,6 +131,25 @@ def truth(problem: Problem, operands: Operands, rows: Tensor) -> Truth:
     return Truth(rows, output, rounded, gradients, rounded_gradients, operands, routing, problem)
 
 
+def untrue(truth: Truth) -> str | None:
+    """Why nothing can be held against this: the formula itself gives NaN or infinity, or does in the working dtype."""
+    fine, coarse = "float64", truth.problem.workload.dtype
+    for dtype, output, gradients in (
+        (fine, truth.output, truth.gradients),
+        (coarse, truth.rounded, truth.rounded_gradients),
+    ):
+        named = {"output": output}
+        named |= {f"gradient of {name}": each for name, each in zip(_GRADIENT_NAMES, gradients or (), strict=False)}
+        for name, tensor in named.items():
+            count = int((~torch.isfinite(tensor)).sum())
+            if count:
+                return (
+                    f"the variant's reference is not finite: {count} of {tensor.numel()} numbers of its {name} "
+                    f"in {dtype} are NaN or infinite, so nothing can be checked against it"
+                )
+    return None
+
+
 def judge_output(truth: Truth, output: Tensor) -> Agreement:
     """The row of an output, ``(B, H, Nq, Dv)``, that is worst against its tolerance."""
     explained = _by_row(truth.rounded - truth.output)

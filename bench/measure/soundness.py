@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bench.measure.call import Operands, Result
     from variants._contract import Workload
 
@@ -44,15 +46,17 @@ def not_finite(result: Result) -> str | None:
 def aliased(result: Result, operands: Operands) -> str | None:
     """An output that lies in the memory of an input."""
     for name, tensor in zip(("query", "key", "value"), operands.inputs, strict=True):
-        if _address(result.output) == _address(tensor):
+        if address_of(result.output) == address_of(tensor):
             return f"the output shares its memory with {name}"
     return None
 
 
-def reused(first: torch.Tensor, second_address: int) -> str | None:
-    """A second output in the place of the first one, which is still in use."""
-    if _address(first) == second_address:
-        return "the same tensor came back twice: the second call overwrote the result of the first"
+def reused(first: torch.Tensor, later_addresses: Sequence[int]) -> str | None:
+    """A later output, of the second call on, in the place of the first one, which is still in use."""
+    for call, address in enumerate(later_addresses, start=2):
+        if address == address_of(first):
+            which = "the second call" if call == 2 else f"call {call}"  # noqa: PLR2004
+            return f"the same tensor came back twice: {which} overwrote the result of the first"
     return None
 
 
@@ -64,5 +68,6 @@ def changed_inputs(operands: Operands, before: Operands) -> str | None:
     return None
 
 
-def _address(tensor: torch.Tensor) -> int:
+def address_of(tensor: torch.Tensor) -> int:
+    """Where the memory begins that a tensor lies in."""
     return tensor.untyped_storage().data_ptr()

@@ -49,9 +49,9 @@ class Subject:
         self.stage = stage
         self.on_stage(stage)
 
-    def weigh(self, call: Call) -> Profiled:
-        """One call under the profiler of the case's device."""
-        return weigh_cuda(call, cuda.runtime()) if self.on_cuda else weigh_cpu(call)
+    def weigh(self, call: Call, *, collect: bool = False) -> Profiled:
+        """One call under the profiler of the case's device; see :func:`bench.measure.memory.weigh_cpu`."""
+        return weigh_cuda(call, cuda.runtime(), collect=collect) if self.on_cuda else weigh_cpu(call, collect=collect)
 
     def refuse(self, objection: str | None) -> None:
         """End the case as failed, if there is an objection."""

@@ -44,8 +44,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def tidy(message: str) -> str:
     """One line of at most 400 characters; of paths only the last part, since a record travels."""
-    line = _PATH.sub(r"\1", " ".join(message.split()))
+    line = one_line(_PATH.sub(r"\1", " ".join(message.split())))
     return line if len(line) <= _LONGEST_MESSAGE else f"{line[: _LONGEST_MESSAGE - 1]}…"
+
+
+def one_line(text: str) -> str:
+    """Without line breaks, and with escapes for what cannot be printed or, as half a surrogate pair, even written."""
+    line = " ".join(text.split())
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line)
 
 
 def _text(error: BaseException) -> str:

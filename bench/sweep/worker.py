@@ -12,14 +12,15 @@ import ctypes
 import dataclasses
 import faulthandler
 import importlib
+import math
 import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from types import ModuleType
 from typing import Any, Never, assert_never
 
@@ -30,10 +31,12 @@ import variants
 from bench import wording
 from bench.errors import BenchError
 from bench.fidelity.trial import NO_ATTENTION, TrialOutcome
-from bench.measure.verdicts import explain
+from bench.measure import answers
+from bench.measure.verdicts import explain, tidy
 from bench.record import About, Case, Failed, Measured, Outcome, OutOfMemory, Settings, Stage
 from bench.sweep import messages
 from bench.sweep.pinning import pin
+from bench.sweep.suite import MOST_WHOLE
 from variants import VariantError
 from variants._contract import Variant
 
@@ -115,11 +118,11 @@ class Worker:
     def _prospect(self, variant: Variant, case: Case) -> messages.Prospect:
         try:
             parameters: Any = msgspec.convert(case.parameters, variant.parameters)
-            reasons = [str(reason) for reason in variant.obstacles(case.workload, parameters)]
+            reasons = answers.obstacles(variant, case.workload, parameters)
             if reasons:
                 return messages.Prospect(reasons=reasons)
             return messages.Prospect(
-                issued_flops=int(variant.flops(case.workload, parameters)),
+                issued_flops=answers.flops(variant, case.workload, parameters),
                 least_traffic_bytes=self.engine.least_traffic_bytes(case.workload),
             )
         except Exception:  # noqa: BLE001  # an attention may raise anything
@@ -199,7 +202,7 @@ class Stages:
 
     def __init__(self, send: Callable[[messages.Reply], None]) -> None:
         self._send = send
-        self._since = time.monotonic()
+        self._since = monotonic()
         self._seconds: dict[str, float] = {}
         self.now: Stage = "start"
 
@@ -210,7 +213,7 @@ class Stages:
 
     def end(self) -> dict[str, float]:
         """Seconds by stage so far."""
-        now = time.monotonic()
+        now = monotonic()
         self._seconds[self.now] = self._seconds.get(self.now, 0.0) + now - self._since
         self._since = now
         return self._seconds
@@ -220,7 +223,12 @@ class Stages:
 
 
 def entry(variant: Variant, file: str | None = None) -> messages.Entry:
-    """What can be told of a variant to one who does not have it."""
+    """What can be told of a variant to one who does not have it.
+
+    Raises:
+        VariantError: a default that no record can hold.
+
+    """
     paper = variant.paper
     return messages.Entry(
         name=variant.name,
@@ -234,7 +242,7 @@ def entry(variant: Variant, file: str | None = None) -> messages.Entry:
             causal_leak=variant.causal_leak,
             claims=list(variant.claims),
         ),
-        parameters=spelled_out(variant.parameters()),
+        parameters=spelled_out(variant.parameters(), variant.name if file is None else f"{file!r}: {variant.name}"),
         equation=variant.equation,
         exact_when=variant.exact_when,
         traps=list(variant.traps),
@@ -266,14 +274,47 @@ def resolved(variant: Variant, given: dict[str, Any]) -> messages.Resolved:
         parameters: Any = msgspec.convert(given, variant.parameters, strict=False)
     except msgspec.ValidationError as error:
         raise VariantError(f"parameters of {variant.name} cannot be {given}: {error}") from error
-    return messages.Resolved(parameters=spelled_out(parameters))
+    return messages.Resolved(parameters=spelled_out(parameters, variant.name))
 
 
-def spelled_out(parameters: Any) -> dict[str, Any]:
-    """Every field with its value: msgspec's own conversion leaves out those that kept their default."""
+def spelled_out(parameters: Any, whose: str) -> dict[str, Any]:
+    """Every field with its value: msgspec's own conversion leaves out those that kept their default.
+
+    Raises:
+        VariantError: a value that no record can hold; it would end the sweep at the first record with it.
+
+    """
     values = {field.name: getattr(parameters, field.name) for field in dataclasses.fields(parameters)}
+    for name, value in values.items():
+        if not _can_be_stored(value):
+            raise VariantError(
+                f"{whose}: parameter {name!r} cannot be {value!r}, which no record can hold; expected text, a finite "
+                f"number of at most {MOST_WHOLE}, None, or a list or table of these"
+            )
     built: dict[str, Any] = msgspec.to_builtins(values)
     return built
+
+
+def _can_be_stored(value: Any) -> bool:
+    try:
+        built = msgspec.to_builtins(value)
+    except TypeError:  # of a type that has no form in JSON
+        return False
+    return _is_finite(built)
+
+
+def _is_finite(built: Any) -> bool:
+    match built:
+        case float():
+            return math.isfinite(built)
+        case int():
+            return abs(built) <= MOST_WHOLE
+        case dict():
+            return all(map(_is_finite, built.values()))
+        case list() | tuple():
+            return all(map(_is_finite, built))
+        case _:
+            return True
 
 
 # --- the process ----------------------------------------------------------------------------------------------
@@ -296,10 +337,10 @@ def without_leftovers(
     children = sorted(_name(process) for process in left if isinstance(process, psutil.Process))
     threads = sorted(thread.name for thread in left if isinstance(thread, threading.Thread))
     if children and isinstance(outcome, Measured):
-        return Failed(stage=stage, message=f"it left child processes behind: {', '.join(children)}"), True
+        return Failed(stage=stage, message=tidy(f"it left child processes behind: {', '.join(children)}")), True
     if threads and isinstance(outcome, Measured):
         note = f"it left threads behind: {', '.join(threads)}; the next case got a fresh process"
-        return msgspec.structs.replace(outcome, notes=[*outcome.notes, note]), True
+        return msgspec.structs.replace(outcome, notes=[*outcome.notes, tidy(note)]), True
     return outcome, bool(left)
 
 

@@ -198,6 +198,7 @@ def test_a_variant_that_dies_when_asked_costs_its_own_case_only(fake_bench, file
         ([], "expected what to measure"),
         (["--variant-file", FAULTS / "broken_import.py"], "No module named 'a_package_that_nobody_has'"),
         (["--variant-file", FAULTS / "no_variant.py"], "has no VARIANT"),
+        (["--variant-file", FAULTS / "endless_default.py"], "parameter 'clip' cannot be inf, which no record can hold"),
         (["--variant-file", FAULTS / "dies_on_import.py"], "ended with exit code 6, loading the variant file"),
         (["--variant-file", FAULTS / "nowhere.py"], "expected a Python file"),
     ],

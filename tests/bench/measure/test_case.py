@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 
@@ -33,7 +34,7 @@ from bench.record import (
 )
 from tests.bench.attentions import SETTINGS, after, always, case, dense, small, variant, weights_of
 from variants._contract import Complexity, Kernels
-from variants._reference import expand_heads
+from variants._reference import exact, expand_heads
 
 CEILINGS = {"matmul_flops_per_second:float32": 1e12, "copy_bytes_per_second": 1e11}
 
@@ -289,6 +290,21 @@ FAILED = {
         "float32 precision from highest to medium",
     ),
     "seed": (setting(lambda: torch.manual_seed(7)), "build", "it changed torch's global state: seed from 0 to 7"),
+    "anomaly": (
+        setting(lambda: torch.autograd.set_detect_anomaly(True)),
+        "build",
+        "it changed torch's global state: anomaly detection from False to True",
+    ),
+    "autocast": (
+        setting(lambda: torch.set_autocast_dtype("cuda", torch.bfloat16)),
+        "build",
+        "dtype of autocast on cuda from torch.float16 to torch.bfloat16",
+    ),
+    "default device": (
+        setting(lambda: torch.set_default_device("meta")),
+        "build",
+        "it changed torch's global state: default device from cpu to meta",
+    ),
     "backends": (
         setting(lambda: torch.backends.cuda.enable_math_sdp(False)),
         "build",
@@ -398,7 +414,7 @@ def test_results_kept_by_content_are_of_no_use():
         return used[-1]
 
     assert isinstance(outcome_of(keeping(key_of)), Measured)
-    timed = used[4:-1]
+    timed = used[used.count(used[0]) : -1]  # those before are of the calls that were checked and weighed
     assert len(timed) > 3
     assert len(set(timed)) == len(timed)
 
@@ -500,11 +516,91 @@ def test_another_kernel_than_promised_is_a_fall_back():
     assert isinstance(outcome_of(kernels={"cpu": Kernels(required=("bmm",)), "cuda": Kernels(("no",))}), Measured)
 
 
-@pytest.mark.parametrize("count", [0, -5])
-def test_a_count_of_zero_flops_is_an_error(count):
+@pytest.mark.parametrize("count", [0, -5, 1.5, True, None, "many", float("nan"), 2**63, torch.tensor(5)])
+def test_a_count_of_flops_that_is_none_is_an_error(count):
     outcome = outcome_of(flops=lambda workload, parameters: count)
     assert isinstance(outcome, Failed)
-    assert f"counts {count} FLOPs" in outcome.message
+    assert outcome.message == f"the variant counts {count!r} FLOPs; expected a whole number from 1 to {2**63 - 1}"
+
+
+def test_an_integer_of_numpy_is_one():
+    issued = outcome_of(flops=lambda workload, parameters: np.int64(7)).issued_flops
+    assert (issued, type(issued)) == (7, int)
+
+
+@pytest.mark.parametrize("given", ["no cpu", None, 3, [""], [" "], [1], b"no", {"a": 1}.values()])
+def test_obstacles_that_are_no_sentences_are_an_error(given):
+    outcome = outcome_of(obstacles=lambda workload, parameters: given)
+    assert isinstance(outcome, Failed)
+    assert outcome.stage == "start"
+    assert "the variant's obstacles gives " in outcome.message
+    assert "; expected a list of sentences" in outcome.message
+
+
+def test_obstacles_may_come_one_by_one_and_are_lines_that_can_be_stored():
+    outcome = outcome_of(obstacles=lambda workload, parameters: (reason for reason in ["no\nCPU \ud800"]))
+    assert outcome == Unsupported(reasons=[r"no CPU \ud800"])
+
+
+def test_what_was_built_must_be_callable():
+    outcome = outcome_of(lambda workload, parameters: None)
+    assert outcome == Failed(
+        stage="build", message="the variant's build gives None; expected a function of query, key and value"
+    )
+
+
+@pytest.mark.parametrize("mode", ["fwd", "bwd"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_formula_that_is_not_finite_is_at_fault_itself(mode, dtype):
+    def reference(query, key, value, **others):
+        output = exact(query, key, value, **others)
+        output.register_hook(lambda gradient: gradient * float("inf")) if output.requires_grad else None
+        spoilt = mode == "fwd" and query.dtype == dtype
+        return output * float("nan") if spoilt else output
+
+    outcome = outcome_of(workload=small(mode=mode), reference=reference)
+    assert isinstance(outcome, Failed), outcome
+    assert outcome.stage == "check"
+    assert "the variant's reference is not finite: " in outcome.message
+    assert ("gradient of " in outcome.message) == (mode == "bwd")
+
+
+@pytest.mark.parametrize("size", [3, 4, 7])
+def test_a_ring_of_buffers_overwrites_results_in_use(size):
+    def build(workload, parameters):
+        attend, calls = dense(workload), itertools.count()
+        ring = [torch.empty(1, 2, 96, 16) for _ in range(size)]
+        return lambda query, key, value: ring[next(calls) % size].copy_(attend(query, key, value))
+
+    outcome = outcome_of(build)
+    assert isinstance(outcome, Failed), outcome
+    assert f"came back twice: call {size + 1} overwrote the result of the first" in outcome.message
+
+
+@pytest.mark.parametrize("mode", ["fwd", "fwd_bwd"])
+def test_what_each_call_keeps_is_noted_unless_it_is_garbage(mode):
+    def keeping_in(place):
+        def build(workload, parameters):
+            attend = dense(workload)
+
+            def keeping_more(query, key, value):
+                place(torch.empty(1 << 18))
+                return attend(query, key, value)
+
+            return keeping_more
+
+        return build
+
+    def in_a_cycle(tensor):
+        cycle = [tensor]
+        cycle.append(cycle)
+
+    kept, last = [], {}
+    note = "keeps 1.00 MiB more with each call"
+    assert note in outcome_of(keeping_in(kept.append), small(mode=mode)).notes
+    for sound in (in_a_cycle, lambda tensor: last.update(it=tensor), lambda tensor: None):
+        outcome = outcome_of(keeping_in(sound), small(mode=mode), stochastic=True)  # the collector comes when it likes
+        assert not any("more with each call" in each for each in outcome.notes)
 
 
 def test_other_threads_than_the_settings_say_are_refused():
@@ -542,6 +638,7 @@ def test_a_message_is_one_short_line_without_folders():
     assert "Users" not in line
     assert "rate 3/4" in line
     assert len(line) == 400
+    assert tidy("\x1b[2J \ud800 \u202e é") == r"\x1b[2J \ud800 \u202e é"
     assert explain(ValueError(), "check") == Failed(stage="check", message="ValueError")
     ours = WrongUsageError("expected finite numbers")
     assert explain(ours, "inputs") == Failed(stage="inputs", message="expected finite numbers")

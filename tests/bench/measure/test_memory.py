@@ -166,4 +166,4 @@ def test_the_running_sum_counts_from_the_events_alone():
     from bench.measure.memory import _course
 
     allocations = [event(dispatch.MEMORY_EVENT, size) for size in (10, 20, -20, 5, -5)]
-    assert _course([*allocations[:3], event(dispatch.MARK), *allocations[3:]]) == (30, 10)
+    assert _course([*allocations[:3], event(dispatch.MARK), *allocations[3:], allocations[0]]) == (30, 10, 20)

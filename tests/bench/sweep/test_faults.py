@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.measure.torch_state import TorchState
 from bench.record import Case, Measured, Settings
 from bench.sweep import engine, messages
 from bench.sweep.worker import Worker
@@ -38,6 +39,27 @@ EXPECTED = {
     "keeps_by_address": ("incorrect", "time", "right at first, wrong after timing"),
     "keeps_by_content": None,
     "sets_state": ("failed", "build", "it changed torch's global state: threads from 1 to 2, default dtype"),
+    "raises_half_a_letter": ("failed", "build", r"ValueError: lost \udc80 \x1b[31m"),
+    "builds_nothing": ("failed", "build", "the variant's build gives None; expected a function of query, key and"),
+    "obstacles_in_letters": ("failed", "start", "the variant's obstacles gives 'no'; expected a list of sentences"),
+    "checks_against_nan": (
+        "failed",
+        "check",
+        "the variant's reference is not finite: 208 of 208 numbers of its output",
+    ),
+    "ring_of_buffers": ("failed", "memory", "the same tensor came back twice: call 5 overwrote the result of the"),
+    "keeps_more": None,
+    "sets_modes": (
+        "failed",
+        "build",
+        (
+            "it changed torch's global state: dispatch modes from none to Dispatch, function modes from none to "
+            "Function, anomaly detection from False to True, autocast on cpu from False to True, dtype of autocast on "
+            "cpu from torch.bfloat16 to torch.float32, mkldnn from True to False, flushing of denormal numbers from "
+            "False to True"
+        ),
+    ),
+    "counts_a_fraction": ("failed", "time", "the variant counts 1.5 FLOPs; expected a whole number from 1 to"),
     "grows": ("failed", "memory", "the variant is not declared stochastic"),
     "counts_nothing": ("failed", "time", "the variant counts 0 FLOPs"),
 }
@@ -52,6 +74,7 @@ ELSEWHERE = {
     "no_variant": "exit code 2",
     "dies_on_import": "exit code 2",
     "loops_on_import": "exit code 2",
+    "endless_default": "exit code 2",
     "falls_back": "fell_back",
 }
 
@@ -80,8 +103,9 @@ def figures(outcome):
 @pytest.mark.parametrize("fault", EXPECTED)
 def test_a_fault_costs_its_own_case_and_the_next_has_identical_figures(worker, fault):
     worker.answer(messages.Prepare(variant=fault, file=str(FAULTS / f"{fault}.py"), device="cpu", settings=SETTINGS))
-    before = figures(measured(worker, fault, 16))
+    before, state = figures(measured(worker, fault, 16)), TorchState.now()
     outcome = measured(worker, fault, FAULTY)
+    assert state.changes(TorchState.now()) == []
     if EXPECTED[fault] is None:
         figures(outcome)
     else:
@@ -91,6 +115,14 @@ def test_a_fault_costs_its_own_case_and_the_next_has_identical_figures(worker, f
     assert figures(measured(worker, fault, 16)) == before
     assert torch.get_num_threads() == 1
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_what_each_call_keeps_is_noted(worker):
+    file = str(FAULTS / "keeps_more.py")
+    worker.answer(messages.Prepare(variant="keeps_more", file=file, device="cpu", settings=SETTINGS))
+    note = "keeps 1.00 MiB more with each call"
+    assert note in measured(worker, "keeps_more", FAULTY).notes
+    assert note not in measured(worker, "keeps_more", 16).notes
 
 
 def test_another_kernel_than_claimed_is_a_fall_back(worker):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -69,6 +69,26 @@ def test_parameters_that_kept_their_default_are_spelled_out_without_slots_too():
 def test_parameters_that_cannot_be(given, message):
     with pytest.raises(VariantError, match=message):
         resolved(PARAMETRISED, given)
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
+def test_parameters_that_no_record_can_hold_are_refused(value):
+    with pytest.raises(VariantError, match=rf"parametrised: parameter 'share' cannot be {value}, which no record can"):
+        resolved(PARAMETRISED, {"share": value})
+
+
+@pytest.mark.parametrize("value", [10**40, [float("nan")], {"a": float("inf")}, complex(1, 2)])
+def test_defaults_that_no_record_can_hold_are_refused(value):
+    holder = dataclass(type("Holder", (), {"it": field(default_factory=lambda: value), "__annotations__": {"it": "x"}}))
+    with pytest.raises(VariantError, match=r"'mine\.py': x: parameter 'it' cannot be"):
+        entry(sound.variant("x", parameters=holder), "mine.py")
+
+
+def test_a_file_with_such_a_default_is_refused(worker):
+    file = str(FAULTS / "endless_default.py")
+    refused = worker.answer(messages.Catalogue(files=[file], device="cpu"))
+    assert isinstance(refused, messages.Refused)
+    assert "endless_default.py': endless_default: parameter 'clip' cannot be inf" in refused.message
 
 
 def test_a_variant_without_parameters_says_so():
