@@ -6,9 +6,9 @@ A ceiling is the best of several repetitions, not their median: a fraction of it
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import perf_counter
 
 import torch
 
@@ -66,11 +66,11 @@ def _quickest(device: str, call: Callable[[], object]) -> float:
 def _seconds(device: str, call: Callable[[], object], calls: int) -> float:
     """Of one of ``calls`` in a row."""
     _wait(device)
-    start = time.perf_counter()
+    start = perf_counter()
     for _ in range(calls):
         call()
     _wait(device)
-    return (time.perf_counter() - start) / calls
+    return (perf_counter() - start) / calls
 
 
 def _wait(device: str) -> None:

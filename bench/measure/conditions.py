@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
+from time import monotonic, process_time
 from typing import Any
 
 import psutil
@@ -24,7 +24,7 @@ class Watch:
         times = psutil.cpu_times()
         stolen = getattr(times, "steal", 0.0)
         idle = times.idle + getattr(times, "iowait", 0.0)
-        return Watch(time.monotonic(), time.process_time(), sum(_disjoint(times)) - idle - stolen, stolen)
+        return Watch(monotonic(), process_time(), sum(_disjoint(times)) - idle - stolen, stolen)
 
     def report(self) -> dict[str, float | int | str | None]:
         """Since the start: ``load_1min``; ``steal_share`` of all cores' time; ``others_busy_cores``; ``cpu_mhz``."""

@@ -194,8 +194,8 @@ def test_conditions_are_shares_of_the_time_between(monkeypatch):
     now, own = [0.0], [1.0]
     monkeypatch.setattr(psutil, "cpu_times", lambda: Times(**vars(times)))
     monkeypatch.setattr(psutil, "cpu_count", lambda: 4)
-    monkeypatch.setattr(conditions.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(conditions.time, "process_time", lambda: own[0])
+    monkeypatch.setattr(conditions, "monotonic", lambda: now[0])
+    monkeypatch.setattr(conditions, "process_time", lambda: own[0])
     watch = conditions.Watch.start()
     now[0], own[0] = 10.0, 11.0  # ten seconds, all of them our own on one core
     times.user += 12  # so others have been busy for 2 + 3 seconds

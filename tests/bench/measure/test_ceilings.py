@@ -21,7 +21,7 @@ from variants._pattern import Pattern
 def ticking(monkeypatch):
     """Every call takes as long as it is told to; the clock stands still otherwise."""
     now = [0.0]
-    monkeypatch.setattr(ceilings.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(ceilings, "perf_counter", lambda: now[0])
     return now
 
 
