@@ -15,7 +15,7 @@ import click
 from bench import wording
 from bench.cli import _interruption, _selection
 from bench.errors import NotComparableError, WrongUsageError, unknown
-from bench.record import Status
+from bench.record import Record, Status
 
 if TYPE_CHECKING:
     from bench.fidelity.trial import TrialCase
@@ -99,7 +99,7 @@ def carry_out(
         NotComparableError: nothing came of it that could be compared; the file says why.
 
     """
-    from bench.sweep import supervisor
+    from bench.sweep import session, supervisor
     from bench.sweep.blueprint import draw_up
     from bench.sweep.scout import Scout
 
@@ -110,9 +110,20 @@ def carry_out(
         if files.is_dry:
             from bench.cli import _dry_run
 
-            _dry_run.show(blueprint, scout)
+            _dry_run.show(session.with_budget_of(blueprint, _there_already(files)), scout)
         else:
             _tell(blueprint, _carry_out(blueprint, scout, files, memory_bytes), pytest_json)
+
+
+def _there_already(files: Files) -> Sequence[Record]:
+    """What a run that is only planned would go on with."""
+    from bench import store
+    from bench.fidelity import trial
+
+    if files.out is None or not files.resume or not files.out.exists():
+        return []
+    reading = store.read(files.out, apart=trial.KINDS)
+    return [*reading.records, *trial.of_lines(reading.apart).records]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +152,10 @@ def _carry_out(blueprint: Blueprint, scout: Scout, files: Files, memory_bytes: i
         before = trial.of_lines(appender.reading.apart)
         for problem in [*appender.reading.problems, *before.problems]:
             _warn(f"{problem}; that line is lost")
+        there = [*appender.reading.records, *before.records]
+        blueprint = session.with_budget_of(blueprint, there)
         this = session.begin(blueprint, scout, run_id=run_id, arguments=arguments)
-        this = session.taken_up(this, [*appender.reading.records, *before.records])
+        this = session.taken_up(this, there)
         cells = session.missing(blueprint.cells, appender.reading.records, files.retry)
         tries = trials.missing(blueprint.trials, before.records, files.retry)
         if not cells and not tries:
@@ -169,8 +182,8 @@ def _tell(blueprint: Blueprint, made: _Made, pytest_json: Path | None) -> None:
         _summary.show(reading.records, baseline=blueprint.suite.baseline)
     refusals = _summary.show_trials(trial.of_lines(reading.apart).records)
     if made.cells or made.tries:
-        cases = [cell.case.key() for cell in made.cells]
-        _summary.show_time(reading.records, cases, made.spent, made.wall_seconds)
+        now = [(cell.case.key(), cell.process) for cell in made.cells]
+        _summary.show_time(reading.records, now, made.spent, made.wall_seconds)
     click.echo(f"results  {made.out}")
     if pytest_json is not None:
         from bench import pytest_json as export

@@ -98,13 +98,18 @@ def show_trials(records: Sequence[TrialRecord]) -> list[str | None]:
     return refusals
 
 
-def show_time(records: Sequence[Record], measured_now: Collection[str], spent: Spent, wall_seconds: float) -> None:
-    """Shares of the wall time: the variants' own code, the other stages of cases, worker starts, trials, the rest."""
+def show_time(
+    records: Sequence[Record], measured_now: Collection[tuple[str, int]], spent: Spent, wall_seconds: float
+) -> None:
+    """Shares of the wall time: the variants' own code, the other stages of cases, worker starts, trials, the rest.
+
+    ``measured_now``: by key of the case and process, of which records there may be more, of earlier replicates.
+    """
     now = set(measured_now)
     own = sum(
         float(record.outcome.conditions.get("own_seconds") or 0.0)
         for record in records
-        if isinstance(record.outcome, Measured) and record.case.key() in now
+        if isinstance(record.outcome, Measured) and record.identity() in now
     )
     inside = sum(spent.stage_seconds.values())
     of_cases = {

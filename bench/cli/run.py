@@ -19,7 +19,7 @@ from bench.cli import _execution, _selection
     "--time-budget",
     type=float,
     metavar="SECONDS",
-    help="Of timing, per case and process; unless given, 3 shared by the processes, 0.3 each at least.",
+    help="Of timing, per case and process; unless given, that of --resume, or 3 shared by processes, 0.3 at least.",
 )
 @_execution.options
 @click.option(

@@ -68,4 +68,5 @@ def _lengths(lengths: Sequence[int]) -> str:
 
 
 def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """Without ``.0``, but with every digit: seven replicates share three seconds."""
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -51,6 +52,21 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
             "command": self.command,
             "at": dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
         }
+
+
+def with_budget_of(blueprint: Blueprint, records: Sequence[Record]) -> Blueprint:
+    """The blueprint with the time budget of the run that made ``records``, unless one was given.
+
+    What it is by default depends on how many replicates there are: to go on with more of them is no other budget.
+    """
+    there = records[-1].settings.time_budget_seconds if records else None
+    if there is None or blueprint.suite.time_budget is not None:
+        return blueprint
+    return replace(
+        blueprint,
+        suite=msgspec.structs.replace(blueprint.suite, time_budget=there),
+        settings=msgspec.structs.replace(blueprint.settings, time_budget_seconds=there),
+    )
 
 
 def begin(blueprint: Blueprint, scout: Scout, *, run_id: str, arguments: Sequence[str]) -> Session:
