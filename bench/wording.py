@@ -16,6 +16,7 @@ _SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BRACKET_ABOVE = 0.2
 _NEARLY_ONE = 0.99
 _MOST_REASONS = 3
+_MOST_LENGTHS = 12
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -62,8 +63,11 @@ def about_length(count: float) -> str:
 
 
 def lengths(counts: Iterable[int]) -> str:
-    """Some lengths, in order: 256, 1k, 2k."""
-    return ", ".join(length(count) for count in sorted(set(counts)))
+    """Some lengths, in order: 256, 1k, 2k; of many, how many they are and from where to where."""
+    found = sorted(set(counts))
+    if len(found) > _MOST_LENGTHS:
+        return f"{length(found[0])} to {length(found[-1])} ({len(found)} of them)"
+    return ", ".join(map(length, found))
 
 
 def percent(share: float) -> str:

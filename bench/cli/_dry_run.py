@@ -68,12 +68,11 @@ def _show_sums(blueprint: Blueprint, guesses: Mapping[str, estimate.Guess]) -> N
     able = [cell for cell in blueprint.cells if not blueprint.unsupported(cell.case)]
     tries = [case for case in blueprint.trials if not blueprint.reasons_against(case)]
     seconds = estimate.sweep_seconds(able, guesses) + estimate.trials_seconds(tries)
-    click.echo(f"device  {blueprint.device}, {blueprint.settings.threads} threads")
+    click.echo(f"device  {blueprint.device}, {wording.counted(blueprint.settings.threads, 'thread')}")
     if blueprint.cases:
         unsupported = len(blueprint.cells) - len(able)
-        click.echo(
-            f"cases  {len(blueprint.cases)}, in {blueprint.suite.processes} processes each; {unsupported} unsupported"
-        )
+        processes = wording.counted(blueprint.suite.processes, "process")
+        click.echo(f"cases  {len(blueprint.cases)}, in {processes} each; {unsupported} unsupported")
     if blueprint.trials:
         click.echo(f"trials  {len(blueprint.trials)}; {len(blueprint.trials) - len(tries)} unsupported")
     click.echo(f"time  about {dt.timedelta(seconds=round(seconds))} at most, without compilation")

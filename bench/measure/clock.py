@@ -117,7 +117,11 @@ def _kept(samples: Sequence[Sample]) -> list[float]:
 
 def _interval(seconds: Sequence[float]) -> str:
     width = half_width(seconds)
-    return "too few samples for an interval" if width == math.inf else f"the median is known to ±{width:.1%}"
+    return (
+        "too few samples in this process for an interval"
+        if width == math.inf
+        else f"the median is known to ±{width:.1%}"
+    )
 
 
 def half_width(seconds: Sequence[float]) -> float:

@@ -195,10 +195,10 @@ def summary(found: Sequence[Judged]) -> str:
     """How many of each."""
     counts = Counter(one.verdict for one in found)
     told = [
-        (counts["holds"], "hold"),
-        (counts["does not hold here"], "do not hold here"),
-        (counts["open"], "are open"),
-        (counts["not measurable here"], "cannot be measured here"),
+        (counts["holds"], "holds", "hold"),
+        (counts["does not hold here"], "does not hold here", "do not hold here"),
+        (counts["open"], "is open", "are open"),
+        (counts["not measurable here"], "cannot be measured here", "cannot be measured here"),
     ]
-    parts = [f"{count} {words}" for count, words in told if count]
+    parts = [f"{count} {one if count == 1 else several}" for count, one, several in told if count]
     return f"Of {wording.counted(len(found), 'claim')} {wording.listed(parts)}." if parts else ""

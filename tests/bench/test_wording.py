@@ -56,6 +56,12 @@ def test_lengths(count, written):
     assert wording.length(count) == written
 
 
+def test_of_many_lengths_the_ends_are_told():
+    assert wording.lengths([2048, 256, 1024, 256]) == "256, 1k, 2k"
+    assert wording.lengths(range(100, 112)).count(",") == 11
+    assert wording.lengths(range(100, 1025)) == "100 to 1k (925 of them)"
+
+
 @pytest.mark.parametrize(
     ("estimate", "written"),
     [

@@ -148,7 +148,7 @@ def test_dry_run_shows_trials_and_makes_none(fake_bench, suite, file):
     ended = fake_bench("run", "--suite", suite, "--out", file, "--dry-run")
     assert ended.code == 0
     assert not file.exists()
-    assert "cases  4, in 1 processes each; 0 unsupported" in ended.out
+    assert "cases  4, in 1 process each; 0 unsupported" in ended.out
     assert "trials  4; 0 unsupported" in ended.out
     rows = [line.split() for line in ended.out.splitlines() if line.startswith("copy")]
     assert [row[1] for row in rows] == ["naive_sdpa", "no_attention"] * 2

@@ -116,7 +116,7 @@ def test_a_call_longer_than_the_budget_gives_three_samples_and_no_warm_up():
     series = collect(clock, budget_seconds=1, call_seconds=5)
     assert series.seconds == [5.0] * 3
     assert clock.taken == 3
-    assert series.notes == ["too few samples for an interval after 3 samples in 15 s"]
+    assert series.notes == ["too few samples in this process for an interval after 3 samples in 15 s"]
 
 
 def test_it_warms_up_until_two_medians_agree():

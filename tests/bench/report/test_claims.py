@@ -93,7 +93,7 @@ def test_what_does_not_hold_comes_first_and_all_are_counted():
     found = list(judged(*(timed("linformer", 1e-6 * n**2, n, peak_mib=n / 64) for n in LENGTHS)).values())
     table = claims.table(found)
     assert table.index("**does not hold here**") < table.index("| holds |")
-    assert claims.summary(found) == "Of 2 claims 1 hold and 1 do not hold here."
+    assert claims.summary(found) == "Of 2 claims 1 holds and 1 does not hold here."
 
 
 # --- crossovers -----------------------------------------------------------------------------------------------
