@@ -62,7 +62,7 @@ class Job:
         with ExitStack() as stack:
             for scope in self.scopes:
                 file = self.folder / f"{scope.side.name}.jsonl"
-                self._files[scope.side.name] = stack.enter_context(store.Appender(file))
+                self._files[scope.side.name] = stack.enter_context(store.Appender(file, told=self.say))
                 self._put_foregone(scope)
             cost = self._first_pair(every)
             screening = self.planner.screening(cost, self.now() - begun)

@@ -95,7 +95,7 @@ class Recorder:
 
         """
         begun = self.now()
-        with store.Appender(self.file, resume=self.resume) as appender:
+        with store.Appender(self.file, resume=self.resume, told=self.say) as appender:
             earlier = appender.reading.records
             run_id = earlier[0].run_id.rpartition("-")[0] if earlier else session.new_run_id()
             (base,) = self.explore([Side(name=BASE)], self.suite, run_id=run_id, arguments=self.arguments)

@@ -209,6 +209,19 @@ def recorder(monkeypatch, tmp_path):
     return make
 
 
+def test_a_recording_whose_file_is_removed_says_so_and_loses_nothing(recorder, tmp_path):
+    said = []
+
+    def say(line):
+        said.append(line)
+        if line.startswith("round 3"):
+            (tmp_path / "r.jsonl").unlink()
+
+    recorder(seconds=20 * ROUND_SECONDS, say=say).record()
+    assert f"{tmp_path / 'r.jsonl'} was removed or moved away; what was measured so far is written there again" in said
+    assert recording.load([tmp_path / "r.jsonl"]).rounds("alike")[:2] == [1, 2]
+
+
 def test_a_recording_ends_in_time_and_goes_on_where_it_was(recorder, tmp_path):
     recorder(seconds=20 * ROUND_SECONDS).record()
     first = recording.load([tmp_path / "r.jsonl"])
