@@ -115,7 +115,7 @@ def show_time(
     of_cases = {
         "in the variants' own code": own,
         "checking and preparing cases": max(0.0, inside - own),
-        f"starting {spent.workers} workers": spent.worker_seconds,
+        f"starting {wording.counted(spent.workers, 'worker')}": spent.worker_seconds,
     }
     parts = {
         **(of_cases if now else {}),

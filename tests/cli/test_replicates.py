@@ -91,6 +91,5 @@ def test_only_what_was_measured_now_has_taken_time(capsys):
     spent.stage_seconds["time"] = 4.0
     _summary.show_time(records, now, spent, 10.0)
     assert (
-        "own code 10%, checking and preparing cases 30%, starting 1 workers 20%, the rest 40%"
-        in capsys.readouterr().out
+        "own code 10%, checking and preparing cases 30%, starting 1 worker 20%, the rest 40%" in capsys.readouterr().out
     )
