@@ -5,6 +5,7 @@ Every report leaves a card, ``report.json``, of what such a page says of it.
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -46,7 +47,10 @@ def write(folder: Path) -> Path:
     try:
         if readme.exists() and MARKER.encode() not in readme.read_bytes():
             raise WrongUsageError(f"expected a folder of reports, {readme} is something else: give another --index")
-        readme.write_bytes(_page(cards).encode())
+        with tempfile.TemporaryDirectory(prefix=".index-", dir=folder) as beside:  # so that a full disk costs nothing
+            whole = Path(beside) / README
+            whole.write_bytes(_page(cards).encode())
+            whole.replace(readme)
     except OSError as error:
         raise WrongUsageError(
             f"expected a folder that can be written, cannot write {readme}: {error.strerror}"

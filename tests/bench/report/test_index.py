@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import re
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +43,21 @@ def test_a_page_of_somebody_else_is_left_alone(folder):
     with pytest.raises(WrongUsageError, match="is something else"):
         index.write(folder)
     assert (folder / "README.md").read_text() == "mine"
+
+
+def test_a_full_disk_leaves_an_earlier_page_as_it_was(folder, monkeypatch):
+    before = index.write(folder).read_bytes()
+    write_bytes = Path.write_bytes
+
+    def half(path, content):
+        write_bytes(path, content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(WrongUsageError, match="No space left on device"):
+        index.write(folder)
+    assert (folder / "README.md").read_bytes() == before
+    assert {file.name for file in folder.iterdir()} == {"README.md", "a", "b", "no-report"}
 
 
 def test_no_reports_and_damaged_cards(tmp_path):
