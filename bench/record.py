@@ -24,8 +24,8 @@ Status = Literal["measured", "unsupported", "out_of_memory", "timeout", "crashed
 # What is read is held against these: a time or a size that cannot be is no measurement, and damages its line. No clock
 # ticks within a picosecond, nobody waited for thirty years, and counts are of 64 bits wherever they are read.
 _Seconds = Annotated[float, msgspec.Meta(ge=1e-12, le=1e9)]
-_Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+MOST_WHOLE = 2**63 - 1
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_WHOLE)]
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="s
 
     seconds: list[_Seconds]
     timer: str
-    peak_bytes: _Bytes | None
+    peak_bytes: _Count | None
     setup_seconds: float | None
     own_error: float | None
     tolerance: float | None
@@ -89,10 +89,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="s
     dispatched: list[str] = []
     compile_seconds: float | None = None
     first_call_seconds: float | None = None
-    output_bytes: _Bytes | None = None
-    saved_bytes: _Bytes | None = None
-    workspace_bytes: _Bytes | None = None
-    reserved_bytes: _Bytes | None = None
+    output_bytes: _Count | None = None
+    saved_bytes: _Count | None = None
+    workspace_bytes: _Count | None = None
+    reserved_bytes: _Count | None = None
     seconds_warm: list[_Seconds] | None = None
     seconds_graph: list[_Seconds] | None = None
     settled: bool = True

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from bench.errors import BenchError
 from bench.measure.verdicts import one_line
+from bench.record import MOST_WHOLE
 
 if TYPE_CHECKING:
     from variants._contract import Attend, Variant, Workload
-
-MOST_FLOPS = 2**63 - 1  # what a record holds
 
 
 class AnswerError(BenchError):
@@ -66,6 +65,6 @@ def flops(variant: Variant, workload: Workload, parameters: Any) -> int:
     """
     count: Any = variant.flops(workload, parameters)
     is_whole, is_flag = isinstance(count, Integral), isinstance(count, bool)
-    if is_whole and not is_flag and 0 < count <= MOST_FLOPS:
+    if is_whole and not is_flag and 0 < count <= MOST_WHOLE:
         return int(count)
-    raise AnswerError(f"the variant counts {count!r} FLOPs; expected a whole number from 1 to {MOST_FLOPS}")
+    raise AnswerError(f"the variant counts {count!r} FLOPs; expected a whole number from 1 to {MOST_WHOLE}")

@@ -21,6 +21,7 @@ import msgspec
 from bench.errors import WrongUsageError, unknown
 from bench.fidelity import sources
 from bench.fidelity.trial import DROP_IN, TRAINED_TASKS
+from bench.record import MOST_WHOLE
 from variants._contract import DTYPES, MODES, Dtype, Mode
 from variants._mask import Mask, MaskError, parse_length
 
@@ -31,9 +32,6 @@ DEFAULT_TIME_BUDGET_SECONDS = 3.0
 LEAST_REPLICATE_SECONDS = 0.3
 DEFAULT_TIMEOUT_SECONDS = 600.0
 DEFAULT_TRIAL_TIMEOUT_SECONDS = 1800.0
-
-MOST_WHOLE = 2**63 - 1
-"""The largest whole number that every reader of a record can hold."""
 
 TASKS = (*TRAINED_TASKS, DROP_IN)
 TRIAL_AXES = ("variants", "skip", "param", "seed")  # what options say of sweeps and trials alike

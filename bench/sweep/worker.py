@@ -33,10 +33,9 @@ from bench.errors import BenchError
 from bench.fidelity.trial import NO_ATTENTION, TrialOutcome
 from bench.measure import answers
 from bench.measure.verdicts import explain, tidy
-from bench.record import About, Case, Failed, Measured, Outcome, OutOfMemory, Settings, Stage
+from bench.record import MOST_WHOLE, About, Case, Failed, Measured, Outcome, OutOfMemory, Settings, Stage
 from bench.sweep import messages
 from bench.sweep.pinning import pin
-from bench.sweep.suite import MOST_WHOLE
 from variants import VariantError
 from variants._contract import Variant
 
